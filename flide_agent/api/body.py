@@ -1,0 +1,149 @@
+"""From the bytes of a request to JSON: size caps, Content-Encoding, lone surrogates. Never more memory than the cap allows."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import msgspec
+
+from flide_agent.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding
+
+DRAIN = 4
+"""A body beyond its cap is read and thrown away up to so many times the cap, so that the sender gets to read our answer."""
+
+ZSTD_WINDOW = 1 << 27
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def _too_large(cap: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is larger than {cap} bytes; nothing of it was used")
+
+
+async def read(stream: AsyncIterator[bytes], cap: int) -> bytes:
+    """The whole body. Raises BodyTooLarge above `cap` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in stream:
+        size += len(part)
+        if size <= cap:
+            parts.append(part)
+        elif size > DRAIN * cap:
+            break
+        else:
+            parts.clear()
+    if size > cap:
+        raise _too_large(cap)
+    return b"".join(parts)
+
+
+def decompress(body: bytes, encoding: str, cap: int) -> bytes:
+    """Undo Content-Encoding. Raises UnsupportedEncoding, InvalidRequest for broken data, BodyTooLarge above `cap` bytes."""
+    match encoding.strip().lower():
+        case "" | "identity":
+            return body
+        case "gzip" | "x-gzip":
+            return _gunzip(body, cap)
+        case "zstd":
+            return _unzstd(body, cap)
+        case other:
+            raise UnsupportedEncoding(f"Content-Encoding {other[:40]!r} is not read here; send zstd, gzip or none")
+
+
+def _broken(name: str) -> InvalidRequest:
+    return InvalidRequest.at((), f"the body is not valid {name} data", "encoding_invalid")
+
+
+def _gunzip(body: bytes, cap: int) -> bytes:
+    out: list[bytes] = []
+    room = cap + 1
+    while body and room > 0:  # a gzip body may have several members
+        member = zlib.decompressobj(wbits=31)
+        try:
+            part = member.decompress(body, room)
+        except zlib.error as e:
+            raise _broken("gzip") from e
+        out.append(part)
+        room -= len(part)
+        if room > 0 and not member.eof:
+            raise _broken("gzip")
+        body = member.unused_data
+    if room <= 0:
+        raise _too_large(cap)
+    return b"".join(out)
+
+
+def _unzstd(body: bytes, cap: int) -> bytes:
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError as e:
+        raise UnsupportedEncoding("this server has no zstd (package zstandard); send the body as gzip or as it is") from e
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(body, read_across_frames=True)
+        out: bytes = reader.read(cap + 1)
+    except zstandard.ZstdError as e:
+        raise _broken("zstd") from e
+    if len(out) > cap:
+        raise _too_large(cap)
+    return out
+
+
+def decode(body: bytes) -> Any:
+    """JSON of a body. Raises InvalidRequest at the position of the mistake."""
+    try:
+        return msgspec.json.decode(body)
+    except RecursionError:
+        raise _invalid("the JSON is nested too deeply") from None
+    except msgspec.DecodeError as e:
+        if _SURROGATE.search(body):
+            return _decode_surrogates(body)
+        return _refuse(body, e)
+
+
+def _decode_surrogates(body: bytes) -> Any:
+    """msgspec refuses escaped lone surrogates, which JSON allows. They become U+FFFD."""
+    try:
+        return _clean(json.loads(body, parse_constant=_no_constant, parse_float=_finite))
+    except (ValueError, RecursionError) as e:
+        return _refuse(body, e)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text[:20]} is out of range")
+    return value
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_clean(v) for v in value]
+    if isinstance(value, dict):
+        return {_clean(k): _clean(v) for k, v in value.items()}
+    return value
+
+
+def _refuse(body: bytes, error: Exception) -> NoReturn:
+    position = len(body)
+    if isinstance(error, json.JSONDecodeError):
+        position = error.pos
+    elif found := re.search(r"\(byte (\d+)\)", str(error)):
+        position = int(found[1])
+    raise _invalid("JSON decode error", position, str(error).split(" (byte")[0]) from error
+
+
+def _invalid(message: str, position: int = 0, reason: str = "") -> InvalidRequest:
+    item: dict[str, Any] = {"loc": ["body", position], "msg": message, "type": "json_invalid"}
+    if reason:
+        item["ctx"] = {"error": reason}
+    return InvalidRequest([item])
