@@ -1,0 +1,12 @@
+"""Where checkpoints are kept: on the engine's device and in a directory that survives crashes.
+
+Reading order: `store` (what the service calls), `report` and `errors` (what comes back), `identity` (what makes two checkpoints
+the same), `nodes` (the picture in memory: tiers, tree, least recently used), `index` (LMDB), `payload` and `files` (objects on
+disk), `disk` (writing, loading, removing them), `writer` (the one thread that does), `directory` (whose directory it is).
+"""
+
+from flide_agent.store.errors import StoreBusy, StoreError
+from flide_agent.store.report import CheckpointInfo, Found, StoreStats
+from flide_agent.store.store import CheckpointStore
+
+__all__ = ["CheckpointInfo", "CheckpointStore", "Found", "StoreBusy", "StoreError", "StoreStats"]
