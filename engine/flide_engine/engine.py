@@ -1,0 +1,309 @@
+"""Engine: load a model, prepare a round, submit it, collect its answers. It decides nothing about keeping checkpoints."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flide_engine.memory import LAYOUT_VERSION, Checkpoint, Exported, Memory, MemoryShape, export_checkpoint, import_checkpoint
+from flide_engine.models import Model, ModelConfig, load_model
+from flide_engine.passes import Part, pack, split_request
+from flide_engine.plan import Int32, PlannedRound, RoundPlan, plan_round, table_of
+from flide_engine.segments import GRID, Request, Round
+from flide_engine.selftest import SelfTest
+
+Logits = npt.NDArray[np.float32]
+NO_INDEX: Int32 = np.zeros(0, np.int32)
+
+
+class Pending(Protocol):
+    """Label logits on their way: `result()` waits and returns them, float32 [L] on the host."""
+
+    def result(self) -> Logits: ...
+
+
+class Forward(Protocol):
+    """A device's forward pass. `numerics` names everything that decides the bits of its results."""
+
+    numerics: str
+
+    def self_test(self) -> SelfTest: ...
+
+    def launch(self, plan: RoundPlan) -> Pending: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What identifies an engine's results and what a caller needs to size requests."""
+
+    model: str
+    weights_digest: str
+    dtype: str
+    device: str
+    layout_version: int
+    numerics: str
+    vocab_size: int
+    max_context: int
+    max_stream: int
+    untrained: bool
+    kv_bytes_per_token: int
+    state_bytes: int
+    pages: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """logits[segment][readout]: float32 [labels]. checkpoints[(segment, position)]: a handle whose reference the caller owns.
+
+    computed_tokens: rows computed for this request alone. shared_tokens: rows computed together with other requests.
+    """
+
+    logits: tuple[tuple[Logits, ...], ...]
+    checkpoints: dict[tuple[int, int], Checkpoint]
+    computed_tokens: int
+    shared_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """Results in the order of the round's requests; rows and passes that were run; seconds from submit to the last logits."""
+
+    results: tuple[RequestResult, ...]
+    tokens: int
+    passes: int
+    seconds: float
+
+
+@dataclass
+class _Gathered:
+    """A request's answers while its parts come in."""
+
+    logits: list[list[Logits | None]]
+    checkpoints: dict[tuple[int, int], Checkpoint] = field(default_factory=dict)
+    computed: int = 0
+    shared: int = 0
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A planned round with its memory taken. Give it to submit exactly once, or to discard."""
+
+    requests: Sequence[Request]
+    passes: list[tuple[list[Part], PlannedRound]]
+    gathered: list[_Gathered]
+    internal: list[Checkpoint]
+    tokens: int
+
+
+@dataclass(eq=False)
+class Ticket:
+    prepared: Prepared
+    pending: list[Pending]
+    started: float
+
+
+class Engine:
+    """One model on one device. prepare, submit, collect and run belong to one thread; export, import_ and handles to any."""
+
+    def __init__(self, model: Model, memory: Memory, forward: Forward, max_stream: int) -> None:
+        if max_stream < GRID:
+            raise ValueError(f"max_stream is {max_stream}; a pass needs at least {GRID} rows")
+        self.model, self.memory, self.max_stream = model, memory, max_stream
+        self._forward = forward
+        self._transfer = threading.Lock()
+        self.self_test = forward.self_test()
+        self.info = EngineInfo(
+            model=model.name,
+            weights_digest=model.digest,
+            dtype=str(memory.dtype).removeprefix("torch."),
+            device=str(memory.device),
+            layout_version=LAYOUT_VERSION,
+            numerics=forward.numerics,
+            vocab_size=model.config.vocab_size,
+            max_context=model.config.max_context,
+            max_stream=max_stream,
+            untrained=model.untrained,
+            kv_bytes_per_token=memory.page_bytes // GRID,
+            state_bytes=memory.slot_bytes,
+            pages=memory.pages,
+            slots=memory.slots,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        model: str,
+        *,
+        device: str = "cpu",
+        dtype: torch.dtype | None = None,
+        memory_bytes: int = 1 << 30,
+        max_stream: int = 4096,
+    ) -> Engine:
+        """Load a directory, a hub id or "dummy:SIZE" and check its products on this machine.
+
+        dtype: float32 (default) or float64 on the CPU, bfloat16 (default) or float32 on CUDA. memory_bytes: pages and slots
+        together. max_stream: rows of one pass. Raises ModelError (what is wrong with the model) or ValueError (settings).
+        """
+        target = torch.device(device)
+        if target.type == "cpu":
+            return cls._load_cpu(model, target, dtype or torch.float32, memory_bytes, max_stream)
+        if target.type == "cuda":
+            from flide_engine.cuda import load_cuda_engine
+
+            return load_cuda_engine(cls, model, target, dtype or torch.bfloat16, memory_bytes, max_stream)
+        raise ValueError(f"device {device!r} is not supported; use cpu or cuda")
+
+    @classmethod
+    def _load_cpu(cls, name: str, device: torch.device, dtype: torch.dtype, memory_bytes: int, max_stream: int) -> Engine:
+        from flide_engine.reference.cpu import CpuForward
+
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"the CPU engine runs float32 or float64, not {dtype}")
+        model = load_model(name, device=device, dtype=dtype)
+        memory = make_memory(model.config, memory_bytes, device=device, dtype=dtype)
+        return cls(model, memory, CpuForward(model, memory), max_stream)
+
+    def run(self, round_: Round) -> RoundResult:
+        """prepare, submit and collect in a row."""
+        return self.collect(self.submit(self.prepare(round_)))
+
+    def prepare(self, round_: Round) -> Prepared:
+        """Plan a round and take its memory. Raises RequestError for an invalid request and PoolFull when memory is short;
+        nothing is taken then."""
+        requests = tuple(round_.requests)
+        for r in requests:
+            r.validate(self.model.config.vocab_size, self.model.config.max_context)
+        parts = [part for i, r in enumerate(requests) for part in split_request(i, r, self.max_stream)]
+        gathered = [_Gathered([[None] * len(s.readouts) for s in r.segments]) for r in requests]
+        prepared = Prepared(requests, [], gathered, [], 0)
+        handed: dict[int, Checkpoint] = {}
+        try:
+            for group in pack(parts, requests, self.max_stream):
+                self._plan_pass(prepared, group, handed)
+        except Exception:
+            self.discard(prepared)
+            raise
+        return prepared
+
+    def _plan_pass(self, prepared: Prepared, group: list[Part], handed: dict[int, Checkpoint]) -> None:
+        requests = []
+        for part in group:
+            original = prepared.requests[part.owner]
+            start = handed[part.owner] if part.resumes else original.checkpoint
+            requests.append(Request(part.segments, start, original.share_key))
+        planned = plan_round(Round(requests), self.memory.take)
+        prepared.passes.append((group, planned))
+        prepared.tokens += planned.plan.rows
+        for part, request, placement in zip(group, requests, planned.placements, strict=True):
+            out = prepared.gathered[part.owner]
+            out.computed += placement.own
+            out.shared += placement.shared
+            for (segment, position), (piece, slot) in placement.saves.items():
+                pages = table_of(piece, piece.checkpoint)[: position // GRID]
+                self.memory.retain(pages, np.array([slot], np.int32))
+                handle = Checkpoint(self.memory, position, pages, slot)
+                asked = (segment, position) in part.asked
+                if asked:
+                    out.checkpoints[part.origin[segment], position] = handle
+                if position == part.hand_on:
+                    handed[part.owner] = handle
+                if not asked:
+                    prepared.internal.append(handle)
+
+    def submit(self, prepared: Prepared) -> Ticket:
+        """Start a prepared round. On a GPU this returns before the work is done."""
+        ticket = Ticket(prepared, [], time.perf_counter())
+        try:
+            for _, planned in prepared.passes:
+                ticket.pending.append(self._forward.launch(planned.plan))
+        except Exception:
+            self.discard(prepared)
+            raise
+        return ticket
+
+    def collect(self, ticket: Ticket) -> RoundResult:
+        """Wait for a submitted round and return its answers; frees what only the pass needed."""
+        prepared = ticket.prepared
+        try:
+            for (group, planned), pending in zip(prepared.passes, ticket.pending, strict=True):
+                flat, ptr = pending.result(), planned.plan.label_ptr
+                for part, placement in zip(group, planned.placements, strict=True):
+                    out = prepared.gathered[part.owner].logits
+                    for origin, numbers, places in zip(part.origin, part.readouts, placement.readouts, strict=True):
+                        for number, at in zip(numbers, places, strict=True):
+                            out[origin][number] = flat[ptr[at] : ptr[at + 1]].copy()
+        except Exception:
+            self.discard(prepared)
+            raise
+        seconds = time.perf_counter() - ticket.started
+        self._free_passes(prepared)
+        results = tuple(
+            RequestResult(tuple(tuple(_present(x) for x in s) for s in g.logits), g.checkpoints, g.computed, g.shared)
+            for g in prepared.gathered
+        )
+        return RoundResult(results, prepared.tokens, len(prepared.passes), seconds)
+
+    def discard(self, prepared: Prepared) -> None:
+        """Give back everything a prepared round has taken, its checkpoints included."""
+        for g in prepared.gathered:
+            for handle in g.checkpoints.values():
+                handle.release()
+            g.checkpoints = {}
+        self._free_passes(prepared)
+
+    def _free_passes(self, prepared: Prepared) -> None:
+        for handle in prepared.internal:
+            handle.release()
+        for _, planned in prepared.passes:
+            self.memory.release(planned.pages, planned.slots)
+        prepared.internal, prepared.passes = [], []
+
+    def export(self, checkpoint: Checkpoint, since: int = 0) -> Exported:
+        """A checkpoint as host tensors: K/V of [since, m) and the state at m. Thread-safe."""
+        with self._transfer:
+            return export_checkpoint(checkpoint, since)
+
+    def import_(self, exported: Exported, parent: Checkpoint | None = None) -> Checkpoint:
+        """The reverse of export, bit for bit; pages before `since` are shared with `parent`. Thread-safe.
+
+        Raises TransferError when it does not fit, PoolFull when memory is short.
+        """
+        with self._transfer:
+            return import_checkpoint(self.memory, exported, parent)
+
+
+def _present(x: Logits | None) -> Logits:
+    if x is None:
+        raise AssertionError("a readout was not computed")
+    return x
+
+
+def memory_shape(config: ModelConfig) -> MemoryShape:
+    """What pages and slots hold for a model."""
+    return MemoryShape(
+        full_layers=config.full_layers,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        linear_layers=config.linear_layers,
+        value_heads=config.gdn_value_heads,
+        key_dim=config.gdn_key_dim,
+        value_dim=config.gdn_value_dim,
+        conv_channels=config.conv_channels,
+        conv_taps=config.conv_kernel - 1,
+    )
+
+
+def make_memory(config: ModelConfig, budget: int, *, device: torch.device, dtype: torch.dtype) -> Memory:
+    """Pools of at most `budget` bytes. Raises ValueError when the budget holds not even one page and one slot."""
+    shape = memory_shape(config)
+    state_dtype = torch.float64 if dtype is torch.float64 else torch.float32
+    pages, slots = shape.split(budget, dtype, state_dtype)
+    return Memory(shape, pages, slots, device=device, dtype=dtype, state_dtype=state_dtype)

@@ -1,0 +1,47 @@
+"""CpuForward: the reference pass as the engine's forward on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flide_engine.memory import Memory
+from flide_engine.models import Model
+from flide_engine.plan import RoundPlan
+from flide_engine.reference.attention import Rotary
+from flide_engine.reference.forward import forward
+from flide_engine.reference.products import Products
+from flide_engine.selftest import SelfTest, check_products
+
+NUMERICS_VERSION = 1
+"""Changes whenever this package's arithmetic does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Logits that are there already."""
+
+    logits: npt.NDArray[np.float32]
+
+    def result(self) -> npt.NDArray[np.float32]:
+        return self.logits
+
+
+class CpuForward:
+    """Runs each plan at once, on the calling thread (torch may use more threads inside a product)."""
+
+    def __init__(self, model: Model, memory: Memory) -> None:
+        self._model, self._memory = model, memory
+        self._products = Products()
+        self._rotary = Rotary(model.config, memory.dtype)
+        self.numerics = f"reference-{NUMERICS_VERSION}/torch-{torch.__version__}/{torch.backends.cpu.get_cpu_capability()}"
+
+    def self_test(self) -> SelfTest:
+        return check_products(self._model, self._products)
+
+    def launch(self, plan: RoundPlan) -> Done:
+        logits = forward(self._model, self._memory, plan, self._products, self._rotary)
+        return Done(logits.to(torch.float32).numpy())
