@@ -1,0 +1,183 @@
+"""The command line. Heavy imports sit inside the commands, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+try:
+    import typer
+except ImportError:  # the base install is the client alone
+    raise SystemExit("flide-agent: the commands need the extra 'serve': pip install 'flide-agent[serve]'") from None
+
+if TYPE_CHECKING:
+    from flide_agent.settings import Settings
+
+app = typer.Typer(
+    name="flide-agent",
+    help="Exact, fast decisions about an agent's history at every step.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "K": 10**3, "M": 10**6, "G": 10**9}
+
+Model = Annotated[str | None, typer.Option(help="'default' (in the package), 'dummy:SIZE', a folder, or a hub id.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Dtype = Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")]
+Memory = Annotated[str | None, typer.Option(help="Device memory for states and K/V pages, such as 2GiB.")]
+Disk = Annotated[str | None, typer.Option(help="Byte budget of the checkpoint store, such as 16GiB.")]
+
+
+def size(text: str, option: str) -> int:
+    """Bytes of a size such as 512MiB, 2GiB or 1000000. Raises typer.BadParameter."""
+    number = text.strip().rstrip("".join(set("kmgtibKMGTIB")))
+    unit = text.strip()[len(number) :].upper()
+    try:
+        value = int(float(number) * UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is no size; write 512MiB, 2GiB or a number of bytes", param_hint=option) from None
+    if value <= 0:
+        raise typer.BadParameter("must be above 0", param_hint=option)
+    return value
+
+
+def steps_range(text: str) -> tuple[int, int | None]:
+    """First and last step of "7", "5-20", "5-" or "-20". Raises typer.BadParameter."""
+    first, dash, last = text.partition("-")
+    try:
+        low = int(first) if first.strip() else 1
+        high = (int(last) if last.strip() else None) if dash else low
+    except ValueError:
+        low, high = 0, 0
+    if not text.strip() or low < 1 or (high is not None and high < low):
+        raise typer.BadParameter(f"{text!r} is no range of steps; write 7, 5-20, 5- or -20", param_hint="--steps")
+    return low, high
+
+
+def settings(**given: Any) -> Settings:
+    """Settings of the options that were given; the rest keeps its default. Raises typer.BadParameter."""
+    from flide_agent.settings import Settings
+
+    for option in ("memory", "disk"):
+        if given.get(option) is not None:
+            given[f"{option}_bytes"] = size(given[option], f"--{option}")
+        given.pop(option, None)
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from e
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from flide_agent import __version__
+
+        print(f"flide-agent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Exact, fast decisions about an agent's history at every step."""
+
+
+@app.command()
+def serve(
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    store: Annotated[Path | None, typer.Option(help="Folder of the checkpoint store; it outlives the server.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; loopback unless told otherwise.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")] = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    max_queue: Annotated[int | None, typer.Option(help="Requests that may wait; one more is refused with 429.")] = None,
+) -> None:
+    """Serve decisions over HTTP.
+
+    Exit codes: 0 stopped, 1 could not start (the message says what to change), 2 wrong options.
+    """
+    from flide_agent.api.server import serve as run_server
+    from flide_agent.errors import FlideError
+
+    local = {"model": model, "device": device, "dtype": dtype, "store": store, "memory": memory, "disk": disk}
+    chosen = settings(**local, host=host, port=port, max_queue=max_queue)
+    try:
+        run_server(chosen)
+    except FlideError as e:
+        _fail(e.message)
+
+
+@app.command()
+def replay(
+    files: Annotated[list[Path], typer.Argument(help="Trajectories: SWE-agent .traj, nebius rows, chat messages.")],
+    url: Annotated[str | None, typer.Option(help="Ask this server instead of a service in this process.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="FLIDE_API_KEY", help="Key for --url.", show_envvar=True)] = None,
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    store: Annotated[Path | None, typer.Option(help="Folder of the checkpoint store; a temporary one otherwise.")] = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    questions: Annotated[Path | None, typer.Option(help="JSON file of id -> question; five default ones otherwise.")] = None,
+    mode: Annotated[str, typer.Option(help="as-sent: the prompts that were recorded; raw: the whole history.")] = "as-sent",
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay at most so many runs.")] = None,
+    steps: Annotated[str | None, typer.Option(help="Steps to ask about: 7, 5-20, 5- or -20.")] = None,
+    json_: Annotated[str | None, typer.Option("--json", help="Write every decision as a line of JSON; - is stdout.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the sessions in the service or store.")] = False,
+) -> None:
+    """Walk recorded agent runs step by step and ask questions before each decision.
+
+    Exit codes: 0 all was replayed; 1 a file, a row or a step could not be, the others were; 2 wrong options or questions;
+    3 no service, or it went away; 130 interrupted.
+    """
+    from flide_agent.replay import reading
+    from flide_agent.replay.command import Options, run
+
+    if mode not in reading.MODES:
+        raise typer.BadParameter(f"{mode!r} is none of {', '.join(reading.MODES)}", param_hint="--mode")
+    local = {"model": model, "device": device, "dtype": dtype, "store": store, "memory": memory, "disk": disk}
+    if url is not None:
+        both = [f"--{name}" for name, value in local.items() if value is not None]
+        if both:
+            raise typer.BadParameter(f"goes with a service in this process, not with {', '.join(both)}", param_hint="--url")
+    chosen = settings(**local)
+    wanted = steps_range(steps) if steps is not None else (1, None)
+    raise typer.Exit(
+        run(Options(files, chosen, url, api_key, questions, mode, limit, wanted, json_, keep)),
+    )
+
+
+@app.command()
+def demo(
+    file: Annotated[Path | None, typer.Argument(help="A trajectory; by default the one of examples/.")] = None,
+    model: Model = None,
+) -> None:
+    """Replay a trajectory against a server of its own, edit a message, compare with a cold run, kill the server and go on.
+
+    Exit codes: 0 everything held; 1 something did not (the line says what).
+    """
+    from flide_agent.replay.demo import run
+
+    raise typer.Exit(run(file, model or "default"))
+
+
+def _fail(message: str, code: int = 1) -> None:
+    from flide_agent.replay.text import line
+
+    print(f"flide-agent: {line(message, 1000)}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""What a replay shows: a row for every decision, a summary, and the JSONL record of both."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from flide_agent.replay.questions import TITLES, Questions
+from flide_agent.replay.records import Problem, Run
+from flide_agent.replay.text import line
+from flide_agent.replay.walk import Decision, Event, Started
+
+UNTRAINED = "untrained: random weights, so these answers mean nothing yet"
+_SHOWN_PROBLEMS = 5  # a file of thousands of rows in a format that is not read should not flood the screen
+
+
+@dataclass
+class Totals:
+    """Sums over a replay."""
+
+    runs: int = 0
+    decisions: int = 0
+    reused: int = 0
+    computed: int = 0
+    untrained: bool = False
+    models: set[str] = field(default_factory=set)
+    reasons: Counter[str] = field(default_factory=Counter)
+    milliseconds: list[float] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.runs += 1
+        elif isinstance(event, Problem):
+            self.problems.append(event)
+        else:
+            self.decisions += 1
+            self.reused += event.reused_tokens
+            self.computed += event.computed_tokens
+            self.untrained = self.untrained or event.untrained
+            self.models.add(event.model)
+            self.reasons[event.reason] += 1
+            self.milliseconds.append(event.milliseconds)
+
+    @property
+    def share(self) -> float:
+        """Tokens reused over tokens that the same decisions read without reuse."""
+        return self.reused / max(self.reused + self.computed, 1)
+
+    def percentile(self, p: float) -> float:
+        """Nearest rank, in milliseconds; nan without decisions."""
+        ranked = sorted(self.milliseconds)
+        return ranked[max(math.ceil(p / 100 * len(ranked)), 1) - 1] if ranked else math.nan
+
+    def record(self) -> dict[str, Any]:
+        latency = {f"p{p}": round(self.percentile(p), 3) for p in (50, 95, 100)} if self.milliseconds else {}
+        return {
+            "kind": "summary",
+            "runs": self.runs,
+            "decisions": self.decisions,
+            "problems": len(self.problems),
+            "computed_tokens": self.computed,
+            "computed_without_reuse": self.computed + self.reused,
+            "reuse": round(self.share, 6),
+            "reasons": dict(self.reasons),
+            "milliseconds": latency,
+            "models": sorted(self.models),
+            "untrained": self.untrained,
+        }
+
+    def lines(self) -> list[str]:
+        """The summary for people."""
+        out = [
+            f"{_count(self.decisions, 'decision')} in {_count(self.runs, 'run')}"
+            + (f", model {line(', '.join(sorted(self.models)), 80)}" if self.models else "")
+        ]
+        if self.decisions:
+            whole = self.computed + self.reused
+            out.append(f"tokens    {self.computed:,} computed, {whole:,} without reuse: {self.share:.1%} reused")
+            out.append("forks     " + ", ".join(f"{line(r, 20)} {n}" for r, n in self.reasons.most_common()))
+            p50, p95, top = (self.percentile(p) for p in (50, 95, 100))
+            out.append(f"latency   p50 {p50:.1f} ms, p95 {p95:.1f} ms, max {top:.1f} ms")
+        if self.untrained:
+            out.append(UNTRAINED)
+        if self.problems:
+            out.append(f"{_count(len(self.problems), 'problem')}, see above")
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Fixed-width columns, the same on a terminal and in a pipe. narrow leaves out what m already says."""
+
+    questions: Questions
+    narrow: bool = False
+
+    def _columns(self) -> list[tuple[str, int]]:
+        fixed = [("step", 4), ("tokens", 6), ("m", 6), ("reused", 6), ("computed", 8), ("reason", 6)]
+        asked = [(line(TITLES.get(name, name), 10), self._width(name)) for name in self.questions]
+        return [c for c in fixed if not (self.narrow and c[0] == "reused")] + asked + [("ms", 7)]
+
+    def _width(self, name: str) -> int:
+        return 11 if self.questions[name].get("type") == "choice" else max(5, min(len(TITLES.get(name, name)), 10))
+
+    def header(self) -> str:
+        return " ".join(title.rjust(width) for title, width in self._columns())
+
+    def row(self, d: Decision) -> str:
+        tokens = (d.step.index, d.history_tokens, d.m, d.reused_tokens, d.computed_tokens)
+        cells = [*map(str, tokens), line(d.reason, 12)]
+        if self.narrow:
+            del cells[3]
+        cells += [cell(d.answers.get(name)) for name in self.questions] + [f"{d.milliseconds:.1f}"]
+        return " ".join(text.rjust(width) for text, (_, width) in zip(cells, self._columns(), strict=True))
+
+
+def cell(answer: dict[str, Any] | None) -> str:
+    """An answer in a few characters: P(yes), the chosen option with its probability, or the expected level."""
+    if answer is None:
+        return "-"
+    if answer["type"] == "noul":
+        return f"{answer['noul']:.2f}"
+    if answer["type"] == "score":
+        return f"{answer['score']:.2f}"
+    p = answer["probabilities"].get(answer["choice"], math.nan)
+    return f"{line(answer['choice'], 6)} {p:.2f}"
+
+
+def heading(run: Run, steps: int) -> str:
+    """The line above a run's rows."""
+    name = f" {run.name}" if run.name else ""
+    row = f":{run.row}" if run.row != 1 else ""
+    note = f"  [{'; '.join(run.notes)}]" if run.notes else ""
+    return f"{line(run.file, 160)}{row}{name} ({run.format}, {_count(steps, 'step')}){note}"
+
+
+class Shown:
+    """Counts the problems of each file that were printed, so that one file cannot flood the screen."""
+
+    def __init__(self) -> None:
+        self.by_file: Counter[str] = Counter()
+
+    def say(self, problem: Problem) -> str | None:
+        """The line to print for a problem; None once enough were printed for its file."""
+        self.by_file[problem.file] += 1
+        n = self.by_file[problem.file]
+        if n > _SHOWN_PROBLEMS:
+            return None
+        more = " (more of this file are counted, not shown)" if n == _SHOWN_PROBLEMS else ""
+        return line(str(problem), 400) + more
+
+
+def write(out: TextIO, record: dict[str, Any]) -> None:
+    """One line of JSON, flushed: a replay that is stopped loses nothing. ASCII, so control codes stay escaped."""
+    out.write(json.dumps(record, allow_nan=False) + "\n")
+    out.flush()
+
+
+def problem_record(problem: Problem) -> dict[str, Any]:
+    return {"kind": "problem", "file": problem.file, "line": problem.line, "column": problem.column, "message": problem.message}
+
+
+def _count(n: int, thing: str) -> str:
+    return f"{n} {thing}{'' if n == 1 else 's'}"

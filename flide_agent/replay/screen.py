@@ -1,0 +1,91 @@
+"""The live side of a replay: rows as they come, a progress bar below them on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from flide_agent.replay.questions import Questions
+from flide_agent.replay.records import Problem
+from flide_agent.replay.report import UNTRAINED, Layout, Shown, Totals, heading
+from flide_agent.replay.text import line
+from flide_agent.replay.walk import Decision, Event, Started
+
+_REASONS = {"append": "green", "repeat": "green", "edit": "yellow", "fork": "yellow", "new": "cyan"}
+
+
+class Screen:
+    """Prints events. Text from files goes through `text.line` and is never read as markup, so it cannot steer the terminal."""
+
+    def __init__(self, console: Console, questions: Questions, files: int) -> None:
+        self.console = console
+        self.live = console.is_terminal
+        self.layout = Layout(questions, narrow=self.live and console.width < len(Layout(questions).header()))
+        self.files = files
+        self.seen: list[str] = []
+        self.shown = Shown()
+        self.totals = Totals()
+        self.waiting_for_first = False
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not self.live,
+        )
+        self.task = self.progress.add_task("reading", total=None)
+
+    def __enter__(self) -> Screen:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def show(self, event: Event) -> None:
+        """Print one event and count it."""
+        self.totals.add(event)
+        if isinstance(event, Started):
+            self._started(event)
+        elif isinstance(event, Decision):
+            self._decision(event)
+        else:
+            self._problem(event)
+
+    def summary(self) -> None:
+        self._print("", "")
+        for text in self.totals.lines():
+            self._print(text, "yellow" if text == UNTRAINED else "")
+
+    def _started(self, event: Started) -> None:
+        if event.run.file not in self.seen[-1:]:
+            self.seen.append(event.run.file)
+        name = line(event.run.name or event.run.file.rpartition("/")[2], 30)
+        place = f"{len(self.seen)}/{self.files} " if self.files > 1 else ""
+        self.progress.update(self.task, description=f"{place}{name}", total=event.steps, completed=0)
+        if self.totals.runs > 1:
+            self._print("", "")
+        self._print(heading(event.run, event.steps), "bold")
+        self.waiting_for_first = True
+
+    def _decision(self, event: Decision) -> None:
+        if self.waiting_for_first:
+            if event.untrained:
+                self._print(UNTRAINED, "yellow")
+            self._print(self.layout.header(), "dim")
+            self.waiting_for_first = False
+        self._print(self.layout.row(event), _REASONS.get(event.reason, ""))
+        self.progress.advance(self.task)
+
+    def _problem(self, event: Problem) -> None:
+        text = self.shown.say(event)
+        if text is not None:
+            self._print(text, "red")
+
+    def _print(self, text: str, style: str) -> None:
+        self.console.print(Text(text, style=style), soft_wrap=True, highlight=False)

@@ -1,0 +1,138 @@
+"""SWE-agent `.traj` files, 0.x to 1.1 and later: `history`, `trajectory`, and in newer ones the prompt of each step."""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher
+from typing import Any
+
+from flide_agent.replay.messages import action_of, content, message, text_field
+from flide_agent.replay.records import ReadError, Step, Wire
+from flide_agent.replay.text import Cleaned
+
+_EXIT = re.compile(r"Exit(?:ing)? due to ")
+"""How the tool words the step that it writes itself when a run ends in an error; the agent decided nothing there."""
+
+
+def find(value: Any) -> list[dict[str, Any]] | None:
+    """The attempts in a value of this format, else None: one in most files. Retry runs copy the chosen one to the top level."""
+    if not isinstance(value, dict):
+        return None
+    attempts = value.get("attempts")
+    if isinstance(attempts, list) and attempts and all(_one(a) for a in attempts):
+        return list(attempts)
+    return [value] if _one(value) else None
+
+
+def _one(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    history, trajectory = value.get("history"), value.get("trajectory")
+    if isinstance(history, list) and (trajectory is None or isinstance(trajectory, list)):
+        return not history or all(isinstance(m, dict) and "role" in m for m in history)
+    return isinstance(trajectory, list) and bool(trajectory) and all(isinstance(s, dict) and "action" in s for s in trajectory)
+
+
+def version(attempt: dict[str, Any]) -> str:
+    """The format's name by what its steps hold."""
+    steps = attempt.get("trajectory") or []
+    if any(isinstance(s, dict) and s.get("query") for s in steps):
+        return "swe-agent-1.1"
+    if any(isinstance(s, dict) and s.get("messages") for s in steps):
+        return "swe-agent-1.0.1" if any("extra_info" in s for s in steps) else "swe-agent-1.0"
+    return "swe-agent-0.x" if steps else "swe-agent-history"
+
+
+def steps(attempt: dict[str, Any], clean: Cleaned, *, as_sent: bool) -> list[Step]:
+    """Every decision with what the agent saw before it. Raises ReadError.
+
+    as_sent: take the prompt that was recorded: `query` of the step, or `messages` of the step before (they are the history
+    after that step, so the next prompt). Without it, or where nothing was recorded, the whole history up to the decision.
+    `info`, `edited_files*`, `replay_config`, and a step's `observation` and `state` are never read into a message.
+    """
+    raw_history = attempt.get("history") or []
+    history = [message(m, f"history[{i}]", clean) for i, m in enumerate(raw_history)]
+    agents = [i for i, m in enumerate(raw_history) if m["role"] == "assistant" and not m.get("is_demo")]
+    trajectory = attempt.get("trajectory") or []
+    for k, s in enumerate(trajectory):
+        if not isinstance(s, dict):
+            raise ReadError(f"trajectory[{k}] is not a step")
+    if not trajectory:
+        return [
+            Step(n, history[:i], "history", text_field(raw_history[i], "action") or action_of(history[i]))
+            for n, i in enumerate(agents, 1)
+        ]
+    places = _places(trajectory, history, agents)
+    out: list[Step] = []
+    for k, s in enumerate(trajectory):
+        if _by_the_tool(s):
+            continue
+        recorded = _recorded(trajectory, k) if as_sent else None
+        if recorded is not None:
+            key, items, where = recorded
+            counted = Cleaned() if history else clean  # a prompt repeats the history: count what was replaced once
+            seen = [message(m, f"{where}[{i}]", counted) for i, m in enumerate(items)]
+        elif history:
+            key, seen = "history", history[: places[k]]
+        else:
+            raise ReadError(f"trajectory[{k}] has no query and the file has no history: nothing says what the agent saw")
+        out.append(Step(len(out) + 1, seen, key, text_field(s, "action")))
+    return out
+
+
+def _by_the_tool(step: dict[str, Any]) -> bool:
+    """Whether the tool wrote this step when the run ended in an error: no action, no prompt, its own words."""
+    return not text_field(step, "action") and not step.get("query") and bool(_EXIT.match(text_field(step, "response")))
+
+
+def _recorded(trajectory: list[dict[str, Any]], k: int) -> tuple[str, list[Any], str] | None:
+    query = trajectory[k].get("query")
+    if isinstance(query, list) and query:
+        return "query", query, f"trajectory[{k}].query"
+    before = trajectory[k - 1].get("messages") if k else None
+    if isinstance(before, list) and before:
+        return "messages", before, f"trajectory[{k - 1}].messages"
+    return None
+
+
+def _places(trajectory: list[dict[str, Any]], history: list[Wire], agents: list[int]) -> list[int]:
+    """For each step the index in the history of its agent message; for a failed try, which is not there, that of the next.
+
+    The agent messages of the history are a subsequence of the steps: an answer that could not be run (bad format, blocked,
+    bash syntax) is asked again and stays in `trajectory` alone. So they are matched by content from the end, since the last
+    try is the one that counted; first with the observations as well, which tell equal answers apart.
+    """
+    said = [content(s.get("response"), f"trajectory[{k}].response", Cleaned()).strip() for k, s in enumerate(trajectory)]
+    texts = [history[i]["content"].strip() for i in agents]
+    pairs = _embed(said, texts, lambda k, j: _observed(trajectory[k], history, agents[j]))
+    if pairs is None:
+        pairs = _embed(said, texts, lambda k, j: True)
+    if pairs is None and len(said) == len(texts):
+        pairs = {k: k for k in range(len(said))}
+    if pairs is None:
+        blocks = SequenceMatcher(None, said, texts, autojunk=False).get_matching_blocks()
+        pairs = {b.a + i: b.b + i for b in blocks for i in range(b.size)}
+    places: list[int] = []
+    place = len(history)
+    for k in reversed(range(len(trajectory))):
+        if k in pairs:
+            place = agents[pairs[k]]
+        places.append(place)
+    return places[::-1]
+
+
+def _embed(said: list[str], texts: list[str], agrees: Any) -> dict[int, int] | None:
+    """step -> agent message, when every agent message finds its step in order, taken from the end; else None."""
+    pairs: dict[int, int] = {}
+    j = len(texts) - 1
+    for k in reversed(range(len(said))):
+        if j >= 0 and said[k] == texts[j] and agrees(k, j):
+            pairs[k] = j
+            j -= 1
+    return pairs if j < 0 else None
+
+
+def _observed(step: dict[str, Any], history: list[Wire], place: int) -> bool:
+    """Whether the message after `place` can hold the step's observation (its start: long ones are clipped in the history)."""
+    start = text_field(step, "observation").strip()[:200]
+    return place + 1 >= len(history) or start in history[place + 1]["content"]
