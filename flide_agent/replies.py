@@ -55,7 +55,10 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class StepReply(msgspec.Struct, frozen=True):
-    """What a step did: fork point m, tokens reused and computed, and why (append, edit, repeat, fork, new, ...)."""
+    """What a step did: fork point m, tokens reused and computed, and why (append, edit, repeat, fork, new, ...).
+
+    history_tokens: length of the trunk, so computed_tokens = history_tokens - m + all branches.
+    """
 
     id: str
     head: str
@@ -64,6 +67,7 @@ class StepReply(msgspec.Struct, frozen=True):
     reused_tokens: int
     computed_tokens: int
     reason: str
+    history_tokens: int = 0
     latency: Latency = Latency()
 
 
