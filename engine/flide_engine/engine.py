@@ -202,7 +202,7 @@ class Engine:
         planned = plan_round(Round(requests), self.memory.take)
         prepared.passes.append((group, planned))
         prepared.tokens += planned.plan.rows
-        for part, request, placement in zip(group, requests, planned.placements, strict=True):
+        for part, placement in zip(group, planned.placements, strict=True):
             out = prepared.gathered[part.owner]
             out.computed += placement.own
             out.shared += placement.shared

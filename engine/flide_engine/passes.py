@@ -88,8 +88,8 @@ def _split_tree(owner: int, request: Request, members: Sequence[int], limit: int
             saves=saves if end in saves else (*saves, end),
             readouts=tuple(Readout(r.row + start - begin, r.labels) for _, r in chosen),
         )
-        numbers = (tuple(i for i, _ in chosen),)
-        yield Part(owner, (piece,), (root,), numbers, frozenset((0, p) for p in saves), begin > start, end)
+        numbers = tuple(i for i, _ in chosen)
+        yield Part(owner, (piece,), (root,), (numbers,), frozenset((0, p) for p in saves), begin > start, end)
     rest = [(i, r) for i, r in enumerate(trunk.readouts) if start + r.row >= last]
     remainder = Segment(trunk.tokens[last - start :])
     readouts = tuple(Readout(r.row + start - last, r.labels) for _, r in rest)

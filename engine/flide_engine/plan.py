@@ -228,7 +228,7 @@ def plan_round(round_: Round, take: Take) -> PlannedRound:
     for p in pieces:
         for position in sorted(p.saves):
             p.saves[position] = next(free)
-        p.out_slot = p.saves[p.end] if p.end in p.saves else -1
+        p.out_slot = p.saves.get(p.end, -1)
     for p in scratch:
         p.out_slot = next(free)
     _assert_one_writer(pieces, slots)

@@ -64,7 +64,9 @@ def label_logits(model: Model, hidden: Tensor, plan: RoundPlan) -> Tensor:
     rows = torch.zeros_like(labels)
     labels[:n] = torch.from_numpy(plan.label_ids)
     rows[:n] = torch.repeat_interleave(torch.arange(len(plan.readout_row)), torch.from_numpy(plan.label_ptr).long().diff())
-    out = torch.cat([(hidden[r] * model.head[t]).sum(-1) for r, t in zip(rows.split(GRID), labels.split(GRID), strict=True)])[:n]
+    out = torch.cat([(hidden[r] * model.head[t]).sum(-1) for r, t in zip(rows.split(GRID), labels.split(GRID), strict=True)])[
+        :n
+    ]
     if model.config.softcap is not None:
         out = model.config.softcap * pointwise(torch.tanh, F.pad(out / model.config.softcap, (0, -n % GRID)))[:n]
     return out

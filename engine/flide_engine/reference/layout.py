@@ -136,4 +136,6 @@ def _conv_fix(plan: RoundPlan, k: int) -> ConvFix:
             sources.append(int(plan.conv_prev[s, CONV_TAPS + offset - k]))
     row, source = np.array(rows, np.int64), np.array(sources, np.int64)
     stream, slots, zeros = source >= 0, source <= -2, source == -1
-    return ConvFix(_index(row[stream]), _index(source[stream]), _index(row[slots]), _index(-2 - source[slots]), _index(row[zeros]))
+    return ConvFix(
+        _index(row[stream]), _index(source[stream]), _index(row[slots]), _index(-2 - source[slots]), _index(row[zeros])
+    )
