@@ -125,7 +125,7 @@ def canonical(raw: object, loc: Loc = ()) -> Message:
 
 
 def canonical_all(raw: object, loc: Loc = ()) -> list[Message]:
-    """The canonical form of a list of messages. Raises InputError when it is no list, else InputErrors with all that is wrong."""
+    """The canonical form of a list of messages. Raises InputError for no list, InputErrors with all that is wrong."""
     if not isinstance(raw, list | tuple):
         raise InputError(loc, "must be a list of messages", "list_type")
     messages: list[Message] = []

@@ -1,0 +1,128 @@
+"""Text to token ids by a copy of the tokenizer that has no added tokens: whatever outside text spells, it stays text."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+Tokens = npt.NDArray[np.int32]
+
+OPENERS = "[ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+"""What opens a block, a question part, or a piece of a long text: never white space, a combining mark or punctuation that joins."""
+
+_PIECE = 1 << 16
+_CUT = re.compile(r"\n(?=[\[A-Za-z0-9])")
+
+
+class PromptError(ValueError):
+    """A tokenizer that cannot serve. The message names the file and what it lacks."""
+
+
+class AddedToken(msgspec.Struct, frozen=True):
+    """An entry of tokenizer.json's `added_tokens`."""
+
+    id: int
+    content: str
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+
+
+class _Model(msgspec.Struct):
+    type: str = ""
+    vocab: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Encoder:
+    """The tokenizer of a directory, less its added tokens.
+
+    added: those tokens by their text. vocab: the model's own entries, for the profile's checks; dropped after them by `forget`.
+    size: one more than the largest id. parallel: whether long texts may be cut at newlines, set once the profile holds.
+    """
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        try:
+            parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+            model = msgspec.json.decode(parts["model"], type=_Model)
+            self.added = {t.content: t for t in msgspec.json.decode(parts.get("added_tokens", b"[]"), type=list[AddedToken])}
+            self.normalizer: Any = msgspec.json.decode(parts.get("normalizer", b"null"))
+            self.pre_tokenizer: Any = msgspec.json.decode(parts.get("pre_tokenizer", b"null"))
+            plain = {**parts, "added_tokens": msgspec.Raw(b"[]")}
+            # A post-processor puts tokens around each text, truncation and padding change its length: none belongs in a piece of a prompt.
+            plain |= dict.fromkeys(("post_processor", "truncation", "padding"), msgspec.Raw(b"null"))
+            self._tokenizer = Tokenizer.from_buffer(msgspec.json.encode(plain))
+        except (KeyError, ValueError, TypeError) as error:
+            raise PromptError(f"{path} is no tokenizer: {error}") from error
+        except Exception as error:  # tokenizers raises bare Exception for files it cannot read
+            raise PromptError(f"{path}: the tokenizers library cannot read it: {error}") from error
+        self.vocab = model.vocab
+        ids = [*model.vocab.values(), *(t.id for t in self.added.values())]
+        if not model.vocab:
+            raise PromptError(f"{path} has no vocabulary")
+        self.size = max(ids) + 1
+        self.parallel = False
+        self._threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._pool: ThreadPoolExecutor | None = None
+        spelled = "|".join(re.escape(text) for text in sorted(self.added, key=len, reverse=True))
+        self._spelled = re.compile(spelled or r"(?!)")
+
+    def __call__(self, text: str) -> Tokens:
+        """int32 [n] ids of well-formed text. Long texts go through several threads, with the same ids."""
+        if self.parallel and self._threads > 1 and len(text) >= 2 * _PIECE:
+            pieces = cut(text, max(_PIECE, -(-len(text) // (4 * self._threads))))
+            if len(pieces) > 1:
+                return np.concatenate(list(self._executor().map(self._encode, pieces)))
+        return self._encode(text)
+
+    def ends(self, text: str, characters: list[int]) -> tuple[Tokens, list[int]]:
+        """Ids of the whole text, and for each character position how many tokens begin before it."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
+        return np.array(encoding.ids, dtype=np.int32), [int(n) for n in np.searchsorted(starts, characters)]
+
+    def spells_added(self, text: str) -> bool:
+        """Whether the text spells an added token, which an ordinary tokenizer would have made of it."""
+        return self._spelled.search(text) is not None
+
+    def byte_level(self) -> bool:
+        """Whether text reaches the model as bytes of the byte-level alphabet."""
+        return "ByteLevel" in repr(self.pre_tokenizer)
+
+    def alphabet_missing(self) -> int:
+        """How many of the 256 bytes a byte-level vocabulary lacks (their text would vanish)."""
+        return sum(letter not in self.vocab for letter in ByteLevel.alphabet())
+
+    def forget(self) -> None:
+        """Drop the vocabulary, tens of megabytes that only the profile's checks read."""
+        self.vocab = {}
+
+    def _encode(self, text: str) -> Tokens:
+        # Unlike encode(), this releases the GIL; it also skips the offsets.
+        return np.array(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, dtype=np.int32)
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="flide-tokenise")
+        return self._pool
+
+
+def cut(text: str, size: int) -> list[str]:
+    """The text in pieces of about `size` characters, cut only between a newline and an opener.
+
+    A pre-tokenizer that passes the profile never joins the two, and neither composes with the other under NFC.
+    """
+    pieces: list[str] = []
+    start = 0
+    while (found := _CUT.search(text, start + size)) is not None:
+        pieces.append(text[start : found.end()])
+        start = found.end()
+    return [*pieces, text[start:]]

@@ -1,0 +1,166 @@
+"""Prompts: from states, messages and questions to the tokens of trunks and branches."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from flide_agent.messages import Message
+from flide_agent.prompts import wording
+from flide_agent.prompts.encoder import Encoder, PromptError, Tokens
+from flide_agent.prompts.labels import Labels, find_labels
+from flide_agent.prompts.profile import Profile, check
+from flide_agent.prompts.trunk import Block, Branch, Trunk, history_saves, state_saves
+from flide_agent.questions import Question
+
+# The chat frame of Qwen3.5 around one user turn, with the empty closed think block of `enable_thinking=False`.
+_OPEN = ("<|im_start|>", "user\n")
+_CLOSE = ("<|im_end|>", "\n", "<|im_start|>", "assistant\n", "<think>", "\n\n", "</think>", "\n\n")
+_CACHE_BRANCHES = 4096
+_CACHE_CHARACTERS = 8_000_000
+
+
+class Prompts:
+    """One tokenizer's prompts. Thread-safe.
+
+    format: version of the wording. incremental: blocks are tokenised on their own (else `reason` says why whole histories are).
+    vocab_size: one more than the largest token id. digest: SHA-256 (hex) over the tokenizer and the format.
+    frame_open, frame_close: the chat frame's tokens, put in by id. max_options: the most options of a choice.
+    """
+
+    format = wording.FORMAT
+
+    def __init__(self, encoder: Encoder, profile: Profile, labels: Labels, frame: tuple[Tokens, Tokens], digest: str) -> None:
+        self.incremental = profile.incremental
+        self.reason = profile.reason
+        self.vocab_size = encoder.size
+        self.max_options = labels.max_options
+        self.frame_open, self.frame_close = frame
+        self.digest = digest
+        self._encoder = encoder
+        self._labels = labels
+        self._branches: OrderedDict[tuple[str, int, str], Branch] = OrderedDict()
+        self._cached_characters = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, directory: Path) -> Prompts:
+        """Read `tokenizer.json` of a model's directory and check its profile. Raises PromptError when it cannot serve."""
+        path = Path(directory) / "tokenizer.json"
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise PromptError(f"{path}: {error.strerror}; a model's directory needs a tokenizer.json") from error
+        encoder = Encoder(path, data)
+        profile = check(encoder, str(path))
+        encoder.parallel = profile.incremental
+        frame = _frame(encoder, _OPEN, path), _frame(encoder, _CLOSE, path)
+        labels = find_labels(encoder, _CLOSE[-1], str(path))
+        encoder.forget()
+        digest = hashlib.sha256(cls.format.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
+        return cls(encoder, profile, labels, frame, digest)
+
+    def tools(self, tools: Sequence[object]) -> Block:
+        """Block [0] of tool schemas. Raises InputError for what cannot be written as JSON."""
+        return self._block(wording.tools_block(tools))
+
+    def message(self, index: int, message: Message) -> Block:
+        """The block of message number `index` (from 1). A history that is not incremental is to be built by `history`."""
+        return self._block(wording.message_block(index, message))
+
+    def history(
+        self, tools: Sequence[object], messages: Sequence[Message], *, base: Trunk | None = None, keep: int = 0
+    ) -> Trunk:
+        """The trunk of a history. Incremental tokenizers take the first `keep` messages (and the tools) from `base`.
+
+        base: the trunk of a history with the same tools whose first `keep` messages are those of this one.
+        """
+        lead = 1 if tools else 0
+        prefix = lead
+        for message in messages:
+            if message.role not in wording.PREFIX_ROLES:
+                break
+            prefix += 1
+        if not self.incremental:
+            return self._whole_history(tools, messages, prefix)
+        kept = 0 if base is None else lead + keep
+        if base is not None and not 0 <= kept < len(base.ends):
+            raise ValueError(f"the base has {len(base.ends) - 1} blocks, so {keep} messages cannot be kept")
+        blocks: list[Block] = [self.tools(tools)] if lead and not kept else []
+        blocks += [self.message(i + 1, messages[i]) for i in range(max(0, kept - lead), len(messages))]
+        ends = [len(self.frame_open)] if base is None else list(base.ends[: kept + 1])
+        start = self.frame_open if base is None else base.tokens[: ends[-1]]
+        for block in blocks:
+            ends.append(ends[-1] + len(block.tokens))
+        escaped = [i for i in base.escaped_blocks if i < kept] if base is not None else []
+        escaped += [kept + i for i, block in enumerate(blocks) if block.escaped]
+        tokens = np.concatenate([start, *(block.tokens for block in blocks)])
+        return Trunk(tokens, tuple(ends), history_saves(ends[-1], ends[prefix] if prefix else 0), tuple(escaped))
+
+    def state(self, state: object) -> Trunk:
+        """The trunk of a System One state: string, JSON, or a list of role/content messages. Raises InputError."""
+        messages = wording.transcript(state)
+        if messages is not None:
+            return self.history((), messages)
+        text = wording.state_part(wording.state_text(state))
+        # The frame's text and the state are one run of text between added tokens, so they are tokenised as one.
+        tokens = np.concatenate([self.frame_open[:1], self._encoder(_OPEN[1] + text)])
+        escaped = (0,) if self._encoder.spells_added(text) else ()
+        return Trunk(tokens, (len(self.frame_open), len(tokens)), state_saves(len(tokens)), escaped)
+
+    def question(self, question: Question) -> Branch:
+        """The branch of a question, from a bounded cache. Raises InputError, its loc relative to the question, for too many options."""
+        labels = self._labels.of(question)
+        text = wording.question_part(question, [spelling for spelling, _ in labels])
+        key = (type(question).__name__, len(labels), text)
+        with self._lock:
+            branch = self._branches.get(key)
+            if branch is not None:
+                self._branches.move_to_end(key)
+                return branch
+        tokens = np.concatenate([self._encoder(text), self.frame_close])
+        tokens.flags.writeable = False
+        branch = Branch(tokens, tuple(token for _, token in labels), self._encoder.spells_added(text))
+        with self._lock:
+            if key not in self._branches and len(text) <= _CACHE_CHARACTERS:
+                self._branches[key] = branch
+                self._cached_characters += len(text)
+                while len(self._branches) > _CACHE_BRANCHES or self._cached_characters > _CACHE_CHARACTERS:
+                    (_, _, old), _ = self._branches.popitem(last=False)
+                    self._cached_characters -= len(old)
+        return branch
+
+    def _block(self, text: str) -> Block:
+        return Block(self._encoder(text), self._encoder.spells_added(text))
+
+    def _whole_history(self, tools: Sequence[object], messages: Sequence[Message], prefix: int) -> Trunk:
+        texts = [_OPEN[1]]
+        if tools:
+            texts.append(wording.tools_block(tools))
+        texts += [wording.message_block(i, message) for i, message in enumerate(messages, 1)]
+        characters = np.cumsum([len(text) for text in texts]).tolist()
+        tokens, ends = self._encoder.ends("".join(texts), characters)
+        tokens = np.concatenate([self.frame_open[:1], tokens])
+        ends = [1 + end for end in ends]
+        escaped = tuple(i for i, text in enumerate(texts[1:]) if self._encoder.spells_added(text))
+        return Trunk(tokens, tuple(ends), history_saves(len(tokens), ends[prefix] if prefix else 0), escaped)
+
+
+def _frame(encoder: Encoder, parts: tuple[str, ...], path: Path) -> Tokens:
+    """The frame's tokens: added tokens by id, the text between them as text."""
+    tokens: list[int] = []
+    for part in parts:
+        if part.startswith("<"):
+            if part not in encoder.added:
+                raise PromptError(f"{path} has no added token {part}, which the Qwen3.5 chat frame needs")
+            tokens.append(encoder.added[part].id)
+        else:
+            tokens += encoder(part).tolist()
+    frame = np.array(tokens, dtype=np.int32)
+    frame.flags.writeable = False
+    return frame
