@@ -97,9 +97,8 @@ class _Tries:
 
 
 def _retry_after(headers: httpx.Headers) -> float | None:
-    value = headers.get("retry-after", "")
     try:
-        return max(0.0, float(value))
+        return max(0.0, float(headers.get("retry-after", "")))
     except ValueError:
         return None  # absent, or an HTTP date, which our server never sends
 
@@ -124,6 +123,17 @@ def _failure(error: httpx.TransportError, url: str) -> FlideError:
 def _headers(api_key: str | None) -> dict[str, str]:
     headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "flide-agent"}
     return headers | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+
+
+_PAGE = "/v1/sessions?limit=1000"
+
+
+class _Page(msgspec.Struct):
+    sessions: list[dict[str, Any]]
+    cursor: str | None = None
+
+    def next_path(self) -> str | None:
+        return None if self.cursor is None else f"{_PAGE}&cursor={quote(self.cursor, safe='')}"
 
 
 def _path(session: str, *more: str) -> str:
@@ -201,7 +211,14 @@ class Client:
         return self._send(dict[str, Any], "POST", "/v1/sessions", open_body(session, metadata, tools))
 
     def sessions(self) -> list[dict[str, Any]]:
-        return self._send(dict[str, list[dict[str, Any]]], "GET", "/v1/sessions")["sessions"]
+        """All sessions, without their steps."""
+        found: list[dict[str, Any]] = []
+        path: str | None = _PAGE
+        while path is not None:
+            page = self._send(_Page, "GET", path)
+            found += page.sessions
+            path = page.next_path()
+        return found
 
     def session(self, session: str) -> dict[str, Any]:
         """Steps and checkpoints (tier, bytes, durable) of one session. Raises NotFound."""
@@ -291,7 +308,13 @@ class AsyncClient:
         return await self._send(dict[str, Any], "POST", "/v1/sessions", open_body(session, metadata, tools))
 
     async def sessions(self) -> list[dict[str, Any]]:
-        return (await self._send(dict[str, list[dict[str, Any]]], "GET", "/v1/sessions"))["sessions"]
+        found: list[dict[str, Any]] = []
+        path: str | None = _PAGE
+        while path is not None:
+            page = await self._send(_Page, "GET", path)
+            found += page.sessions
+            path = page.next_path()
+        return found
 
     async def session(self, session: str) -> dict[str, Any]:
         return await self._send(dict[str, Any], "GET", _path(session))

@@ -1,40 +1,196 @@
 """The whole service in this process, without HTTP: the server is built on it, and so is replay.
 
-with LocalService(Settings()) as service:
-    reply = service.decide("run-1", messages=[...], questions={...})
+    with LocalService(Settings()) as service:
+        reply = service.decide("run-1", messages=[...], questions={...})
+
+`Service` is the parts put together, for an event loop; `LocalService` is its synchronous face, with a loop of its own.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import contextlib
+import logging
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from flide_agent.client import Messages, Questions
+import msgspec
+
+from flide_agent import asks, views
+from flide_agent.client import Messages, Questions, decide_body, open_body, systemone_body
+from flide_agent.decide import Decider, Served
+from flide_agent.dispatch import Dispatcher
+from flide_agent.errors import StartError
 from flide_agent.replies import Reply
-from flide_agent.settings import Settings
+from flide_agent.settings import Settings, default_store
 
-__all__ = ["LocalService"]
+if TYPE_CHECKING:
+    from flide_engine.engine import Engine
+
+    from flide_agent.sessions import Sessions
+    from flide_agent.store import CheckpointStore
+
+log = logging.getLogger("flide_agent")
+T = TypeVar("T")
+TENANT = "default"
+"""Everybody's tenant as long as there are no keys."""
+
+
+class Service:
+    """Engine, prompts, store, sessions, dispatcher and decider, wired. Made by `open`; `close` ends all of it in order."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, store: CheckpointStore, sessions: Sessions, decider: Decider
+    ) -> None:
+        self.settings, self.engine, self.store, self.sessions, self.decider = settings, engine, store, sessions, decider
+        self.dispatcher, self.served = decider.dispatcher, decider.served
+
+    @classmethod
+    def open(cls, settings: Settings) -> Service:
+        """Load the model, take the store, start the engine thread. Raises StartError saying what to change."""
+        import torch  # here, so that importing this module stays quick
+        from flide_engine.engine import Engine
+        from flide_engine.models import ModelError, locate
+
+        from flide_agent import default_model
+        from flide_agent.prompts import PromptError, Prompts
+        from flide_agent.sessions import Sessions
+        from flide_agent.store import CheckpointStore
+
+        device = settings.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        elif device.startswith("cuda") and not torch.cuda.is_available():
+            raise StartError(f"device {device!r}: torch sees no CUDA device here; use --device cpu")
+        dtype = settings.dtype
+        if dtype == "auto":
+            dtype = "float32" if device == "cpu" else "bfloat16"
+        name = str(default_model.DIRECTORY) if settings.model == "default" else settings.model
+        try:
+            # A model of random weights in true shapes has no tokenizer of its own: it reads the embedded one's ids.
+            directory = default_model.DIRECTORY if name.startswith("dummy:") else locate(name)
+            prompts = Prompts.load(directory)
+            engine = Engine.load(
+                name,
+                device=device,
+                dtype=getattr(torch, dtype),
+                memory_bytes=settings.memory_bytes,
+                max_stream=settings.max_stream,
+            )
+        except (ModelError, PromptError) as e:
+            raise StartError(f"model {settings.model!r}: {e}") from e
+        except ValueError as e:
+            raise StartError(f"model {settings.model!r} cannot be loaded: {e}") from e
+        if engine.info.vocab_size < prompts.vocab_size:
+            raise StartError(
+                f"model {settings.model!r}: its tokenizer has {prompts.vocab_size} tokens, its weights {engine.info.vocab_size}"
+            )
+        store = CheckpointStore.open(
+            settings.store or default_store(), engine, prompts_digest=prompts.digest, disk_bytes=settings.disk_bytes
+        )
+        for note in store.notes:
+            log.info("%s", note)
+        sessions = Sessions(store, prompts)
+        dispatcher = Dispatcher(engine, store.relieve, settings.max_queue, settings.max_round_tokens)
+        released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
+        served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released)
+        dispatcher.start()
+        decider = Decider(served, prompts, store, sessions, dispatcher, settings)
+        return cls(settings, engine, store, sessions, decider)
+
+    def report(self) -> dict[str, Any]:
+        """What the engine found about itself at the start, and how the parts are now."""
+        info, test = self.engine.info, self.engine.self_test
+        return {
+            "engine": {"device": info.device, "dtype": info.dtype, "numerics": info.numerics, "alive": self.dispatcher.alive},
+            "self_test": {"stable": test.stable, "slower": [msgspec.to_builtins(s) for s in test.slower]},
+            "store": {"mode": self.store.stats().mode},
+            "waiting": self.dispatcher.waiting,
+        }
+
+    def stats(self) -> dict[str, Any]:
+        """Counters since the start."""
+        engine = self.dispatcher.counters.report() | {"waiting": self.dispatcher.waiting}
+        return {"engine": engine, "store": msgspec.to_builtins(self.store.stats())}
+
+    async def close(self) -> None:
+        """Finish what waits, write what is unwritten, give the store back."""
+        loop = asyncio.get_running_loop()
+        if not await loop.run_in_executor(None, self.dispatcher.close, self.settings.shutdown_seconds):
+            log.error("the engine did not finish within %g s", self.settings.shutdown_seconds)
+        await self.decider.close()
+        await loop.run_in_executor(None, self.store.flush, self.settings.shutdown_seconds)
+        await loop.run_in_executor(None, self.store.close)
+
+
+def _public_name(model: str) -> str:
+    """What clients see of the model: never a path of this machine."""
+    if model == "default":
+        return "flide-default"
+    return Path(model).name if Path(model).is_dir() else model
 
 
 class LocalService:
     """Synchronous twin of `client.Client`: the same methods, the same replies, the same errors. Safe to share between threads.
 
-    Entering it loads the model, opens the store and starts the engine thread; raises StartError with what to change.
+    Entering it loads the model, opens the store (a temporary one unless settings.store names one) and starts the engine
+    thread. Raises StartError with what to change.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="service", daemon=True)
+        self._cleanup = contextlib.ExitStack()
+        self._service: Service | None = None
 
     def __enter__(self) -> LocalService:
-        raise NotImplementedError
+        with contextlib.ExitStack() as stack:
+            settings = self.settings
+            if settings.store is None:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="flide-agent-"))
+                settings = msgspec.structs.replace(settings, store=Path(folder) / "store")
+            self._service = Service.open(settings)
+            self._thread.start()
+            stack.callback(self._stop)
+            self._cleanup = stack.pop_all()
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Finish what is queued, write what is unwritten, release the store."""
+        """Finish what is queued, write what is unwritten, release the store. A second call does nothing."""
+        self._cleanup.close()
 
-    def systemone(self, state: Any, questions: Questions, *, model: str | None = None, session: Any = None) -> Reply:
-        raise NotImplementedError
+    def _stop(self) -> None:
+        self._wait(self.service.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def service(self) -> Service:
+        """The parts inside. Raises RuntimeError outside the `with` block."""
+        if self._service is None:
+            raise RuntimeError("use LocalService in a with block")
+        return self._service
+
+    def _decide(self, ask: asks.Ask) -> Reply:
+        return msgspec.convert(self._wait(self.service.decider.decide(TENANT, ask)), Reply)
+
+    def systemone(
+        self, state: Any, questions: Questions, *, model: str | None = None, session: Mapping[str, Any] | None = None
+    ) -> Reply:
+        body = systemone_body(state, questions, model=model, session=session)
+        return self._decide(asks.parse_systemone(body, self.settings))
 
     def decide(
         self,
@@ -44,7 +200,34 @@ class LocalService:
         messages: Messages | None = None,
         append: Messages | None = None,
         head: str | None = None,
-        candidates: Any = None,
-        tools: Any = None,
+        candidates: Mapping[str, Any] | None = None,
+        tools: Sequence[Any] | None = None,
     ) -> Reply:
-        raise NotImplementedError
+        body = decide_body(questions, messages=messages, append=append, head=head, candidates=candidates, tools=tools)
+        return self._decide(asks.parse_decide(body, session, self.settings))
+
+    def open_session(
+        self, session: str | None = None, *, metadata: Mapping[str, Any] | None = None, tools: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
+        opening = asks.parse_opening(open_body(session, metadata, tools))
+        return self._wait(views.open_session(self.service.decider, TENANT, opening))
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """All sessions, without their steps."""
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = self._wait(views.page(self.service.decider, TENANT, 1000, cursor))
+            found += page["sessions"]
+            if (cursor := page["cursor"]) is None:
+                return found
+
+    def session(self, session: str) -> dict[str, Any]:
+        return self._wait(views.session(self.service.decider, TENANT, session))
+
+    def fork(self, session: str, into: str | None = None) -> dict[str, Any]:
+        opening = asks.parse_opening({"id": into})
+        return self._wait(views.fork(self.service.decider, TENANT, session, opening))
+
+    def delete(self, session: str) -> None:
+        self._wait(views.delete(self.service.decider, TENANT, session))

@@ -1,0 +1,99 @@
+"""`serve`: from settings to a listening server, and down again without losing anything."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from flide_agent.api.app import make_app
+from flide_agent.errors import StartError
+from flide_agent.local import Service
+from flide_agent.settings import Settings
+
+
+class _Server(uvicorn.Server):
+    """Prints one line when it accepts connections."""
+
+    line = ""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(self.line, flush=True)
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A bound socket, not yet accepting. Raises StartError when the port is taken or the address is none of this machine's."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        s.bind((settings.host, settings.port))
+    except OSError as e:
+        s.close()
+        why = os.strerror(e.errno) if e.errno else str(e)
+        raise StartError(
+            f"cannot listen on {settings.host} port {settings.port}: {why}; choose another --port or --host"
+        ) from e
+    return s
+
+
+def url_of(bound: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT; then stop accepting, finish what runs, write the store, return.
+
+    Raises StartError (unknown model, store in use, port taken) before anything is served.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    bound = listen(settings)
+    # uvicorn raises the signal that stopped it once more at its end; ours is an orderly end with status 0.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop_before_serving)
+    try:
+        service = Service.open(settings)
+        config = uvicorn.Config(
+            make_app(service),
+            log_level="warning",
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=int(settings.shutdown_seconds),
+        )
+        server = _Server(config)
+        about = f"model {service.served.name}{', untrained' if service.served.untrained else ''}"
+        server.line = f"flide-agent serves on {url_of(bound)} ({about}, {service.engine.info.device})"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        server.run(sockets=[bound])
+    finally:
+        bound.close()
+
+
+def _stop_before_serving(*_: object) -> None:
+    raise SystemExit(0)
+
+
+def main() -> None:
+    """`python -m flide_agent.api.server [PORT [STORE [MODEL]]]`, for a server without the command line."""
+    given = sys.argv[1:] + [""] * 3
+    settings = Settings(port=int(given[0] or 8321), store=Path(given[1]) if given[1] else None, model=given[2] or "default")
+    try:
+        serve(settings)
+    except StartError as e:
+        print(f"flide-agent: {e.message}", file=sys.stderr)
+        raise SystemExit(1) from e
+
+
+if __name__ == "__main__":
+    main()
