@@ -171,8 +171,10 @@ def _save_window(x, pool, save_ptr, save_pos, save_slot, seg_first_row, seg_star
     """Copy the three raw rows before a save's position into its slot's window, for D channels."""
     slot = tl.load(save_slot + save).to(tl.int64)
     segment = 0
-    for s in range(segments):
-        segment += (tl.load(save_ptr + s + 1) <= save).to(tl.int32)
+    for block in range(0, segments, 128):
+        s = block + tl.arange(0, 128)
+        ends = tl.load(save_ptr + s + 1, mask=s < segments, other=2147483647)
+        segment += tl.sum((ends <= save).to(tl.int32), 0)
     if slot >= 0 and segment < segments:
         first = tl.load(seg_first_row + segment) + tl.load(save_pos + save) - tl.load(seg_start + segment) - 3
         c = channel + tl.arange(0, D)
