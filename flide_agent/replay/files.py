@@ -28,7 +28,8 @@ class Document:
 def documents(path: Path) -> Iterator[Document | Problem]:
     """Every JSON value of the file, in order, and a Problem for the file or each line that cannot be read.
 
-    Never raises for content.     Duplicate keys: the last one wins. NaN and Infinity read as null. Bytes that are not UTF-8 become U+FFFD and are counted.
+    Never raises for content. Duplicate keys: the last one wins. NaN and Infinity read as null. Bytes that are not UTF-8 become
+    U+FFFD and are counted.
     """
     try:
         with path.open("rb") as f:
@@ -76,7 +77,7 @@ def _lines(f: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_row(raw: bytes) -> bool:
-    """Whether a line is a JSON object of its own: a first line that is not JSON is then a broken row, not the start of a document."""
+    """Whether a line is an object of its own: a first line that is not JSON is then a broken row, not a document's start."""
     return raw.startswith(b"{") and isinstance(_parse(raw, "", 1, rows=True), Document)
 
 

@@ -98,7 +98,7 @@ class Layout:
     narrow: bool = False
 
     def _columns(self) -> list[tuple[str, int]]:
-        fixed = [("step", 4), ("tokens", 6), ("m", 6), ("reused", 6), ("computed", 8), ("reason", 6)]
+        fixed = [("step", 4), ("tokens", 6), ("m", 6), ("reused", 6), ("computed", 8), ("reason", 8)]
         asked = [(line(TITLES.get(name, name), 10), self._width(name)) for name in self.questions]
         return [c for c in fixed if not (self.narrow and c[0] == "reused")] + asked + [("ms", 7)]
 
