@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
-import numpy.typing as npt
-from flide_engine.segments import Kind, Readout, Request, Segment, Tokens
+from flide_engine.segments import Request, Tokens
 
 from flide_agent.asks import ALIASES, Ask
 from flide_agent.dispatch import Dispatcher, Done
-from flide_agent.errors import InternalError, InvalidRequest, TooLong, UnknownModel
-from flide_agent.messages import InputError, InputErrors, Message
-from flide_agent.questions import Question, answer
+from flide_agent.errors import InvalidRequest, TooLong, UnknownModel
+from flide_agent.messages import InputError, InputErrors
+from flide_agent.questions import Question
+from flide_agent.reading import Branches, Reading, build_request, read_answers
 from flide_agent.settings import Settings
 
 if TYPE_CHECKING:
     from flide_agent.prompts import Branch, Prompts
-    from flide_agent.sessions import Sessions, Step
-    from flide_agent.store import CheckpointStore, Found
+    from flide_agent.sessions import Sessions
+    from flide_agent.store import CheckpointStore
 
 log = logging.getLogger("flide_agent.decide")
 T = TypeVar("T")
@@ -59,25 +59,6 @@ class _Times:
         now = time.perf_counter()
         self.parts[part] = 1e3 * (now - (self.last or self.start))
         self.last = now
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A request in tokens. branches: (candidate id or None, question id, question, tokens and labels); a candidate's own
-    tokens come first in `candidates`. step: the session's step when there is one."""
-
-    tokens: Tokens
-    saves: tuple[int, ...]
-    share_key: bytes
-    escaped: bool
-    candidates: tuple[tuple[str, Tokens], ...]
-    branches: tuple[tuple[str, Question, Branch], ...]
-    step: Step | None = None
-
-    @property
-    def branch_tokens(self) -> int:
-        own = sum(len(b.tokens) for _, _, b in self.branches)
-        return own * (1 + len(self.candidates)) + sum(len(t) for _, t in self.candidates)
 
 
 class Decider:
@@ -137,7 +118,7 @@ class Decider:
         found = await self.in_thread(find, lambda f: None if f is None else f.release())
         try:
             times.mark("find")
-            request = _request(reading, found)
+            request = build_request(reading, found)
             done = await self.dispatcher.submit(request)
             times.mark("engine")
             times.parts["queue"] = 1e3 * done.queued
@@ -147,7 +128,7 @@ class Decider:
                 found.release()
         m = 0 if found is None else found.m
         try:
-            answers, candidates = _answers(reading, done)
+            answers, candidates = read_answers(reading, done)
         except BaseException:
             _release(done)
             raise
@@ -156,23 +137,18 @@ class Decider:
 
     def request(self, tenant: str, ask: Ask) -> Request:
         """What the engine is asked for on a cold start. Blocking; for probes and measurements."""
-        return _request(self._read(tenant, ask), None)
+        return build_request(self._read(tenant, ask), None)
 
-    def _read(self, tenant: str, ask: Ask) -> _Reading:
+    def _read(self, tenant: str, ask: Ask) -> Reading:
         """Tokens of everything. Raises InvalidRequest, HeadConflict, TooLong."""
         try:
-            branches = tuple((key, q, self.prompts.question(q)) for key, q in ask.questions.items())
+            branches = self._branches(ask.questions)
             if ask.session is None:
                 trunk = self.prompts.state(ask.state)
-                share_key = self.sessions.share_key(tenant)
-                reading = _Reading(trunk.tokens, trunk.saves, share_key, trunk.escaped, (), branches)
+                escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
+                reading = Reading(trunk.tokens, trunk.saves, self.sessions.share_key(tenant), escaped, (), branches)
             else:
-                step = self.sessions.begin(
-                    tenant, ask.session, messages=ask.messages, append=ask.append, head=ask.head, tools=ask.tools
-                )
-                first = len(step.ends) - 1  # ends: the frame, block [0], then one a message
-                candidates = tuple((key, self._candidate(first, messages)) for key, messages in ask.candidates.items())
-                reading = _Reading(step.tokens, step.saves, step.share_key, step.escaped, candidates, branches, step)
+                reading = self._read_step(tenant, ask.session, ask, branches)
         except (InputError, InputErrors) as e:
             raise InvalidRequest(e.details()) from e
         except RecursionError as e:
@@ -180,15 +156,36 @@ class Decider:
         self._check_lengths(reading)
         return reading
 
-    def _candidate(self, index: int, messages: list[Message]) -> Tokens:
-        blocks = [self.prompts.message(index + i, m).tokens for i, m in enumerate(messages)]
-        return np.concatenate(blocks).astype(np.int32)
+    def _read_step(self, tenant: str, session: str, ask: Ask, branches: Branches) -> Reading:
+        step = self.sessions.begin(tenant, session, messages=ask.messages, append=ask.append, head=ask.head, tools=ask.tools)
+        candidates: list[tuple[str, Tokens]] = []
+        escaped = step.escaped or any(b.escaped for _, _, b in branches)
+        if ask.candidates and not self.prompts.incremental:
+            # Its blocks cannot be tokenised apart from the history, so a candidate would not read as it does in the history.
+            raise InvalidRequest.at(("x_candidates",), f"this model's tokenizer allows no candidates: {self.prompts.reason}")
+        for key, messages in ask.candidates.items():
+            blocks = [self.prompts.message(step.messages + i, m) for i, m in enumerate(messages, 1)]
+            candidates.append((key, np.concatenate([b.tokens for b in blocks]).astype(np.int32)))
+            escaped = escaped or any(b.escaped for b in blocks)
+        return Reading(step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step)
+
+    def _branches(self, questions: dict[str, Question]) -> Branches:
+        faults: list[dict[str, Any]] = []
+        branches: list[tuple[str, Question, Branch]] = []
+        for key, question in questions.items():
+            try:
+                branches.append((key, question, self.prompts.question(question)))
+            except InputError as e:  # its loc starts at the question
+                faults.append(e.detail() | {"loc": ["body", "questions", key, *e.loc]})
+        if faults:
+            raise InvalidRequest(faults)
+        return tuple(branches)
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self.served.name and model not in ALIASES:
             raise UnknownModel(f"Unknown model: {model[:100]}; this server has {self.served.name}")
 
-    def _check_lengths(self, reading: _Reading) -> None:
+    def _check_lengths(self, reading: Reading) -> None:
         """Raises TooLong, naming what is too long and by how much. Nothing is ever cut."""
         s, trunk = self.settings, len(reading.tokens)
         if s.max_state_tokens and trunk > s.max_state_tokens:
@@ -204,7 +201,7 @@ class Decider:
                 f"the questions have {reading.branch_tokens} tokens together; this server takes {s.max_request_tokens}"
             )
 
-    async def _keep(self, reading: _Reading, done: Done, m: int) -> None:
+    async def _keep(self, reading: Reading, done: Done, m: int) -> None:
         """Hand the new checkpoints on. A session's head is set before its reply leaves; other publishing runs behind it."""
         checkpoints = {position: c for (_, position), c in sorted(done.result.checkpoints.items())}
         if (step := reading.step) is not None:
@@ -213,7 +210,7 @@ class Decider:
         if checkpoints:
             self._run_behind(self.in_thread(partial(self._publish, reading, checkpoints)))
 
-    def _publish(self, reading: _Reading, checkpoints: dict[int, Any]) -> None:
+    def _publish(self, reading: Reading, checkpoints: dict[int, Any]) -> None:
         for position, checkpoint in checkpoints.items():
             self.store.publish(reading.share_key, reading.tokens[:position], checkpoint, None)
 
@@ -229,7 +226,7 @@ class Decider:
 
     def _reply(
         self,
-        reading: _Reading,
+        reading: Reading,
         done: Done,
         m: int,
         answers: dict[str, Any],
@@ -274,44 +271,6 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
-
-
-def _request(reading: _Reading, found: Found | None) -> Request:
-    """trunk tail <- questions, and trunk tail <- candidates <- questions."""
-    m = 0 if found is None else found.m
-    segments = [Segment(reading.tokens[m:], saves=tuple(p for p in reading.saves if p > m))]
-    segments += [_branch(b, 0) for _, _, b in reading.branches]
-    for _, tokens in reading.candidates:
-        segments.append(Segment(tokens, parent=0, kind=Kind.LOCAL))
-        at = len(segments) - 1
-        segments += [_branch(b, at) for _, _, b in reading.branches]
-    return Request(tuple(segments), checkpoint=None if found is None else found.checkpoint, share_key=reading.share_key)
-
-
-def _branch(branch: Branch, parent: int) -> Segment:
-    readout = Readout(len(branch.tokens) - 1, branch.labels)
-    return Segment(branch.tokens, parent=parent, kind=Kind.LOCAL, readouts=(readout,))
-
-
-def _answers(reading: _Reading, done: Done) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(answers on the bare trunk, {candidate id: {"answers"}}), read back in the order of `_request`."""
-    logits, n = done.result.logits, len(reading.branches)
-
-    def read(first: int) -> dict[str, Any]:
-        pairs = enumerate(reading.branches, first)
-        return {key: answer(question, probabilities(logits[at][0])) for at, (key, question, _) in pairs}
-
-    candidates = {key: {"answers": read(2 + n + i * (n + 1))} for i, (key, _) in enumerate(reading.candidates)}
-    return read(1), candidates
-
-
-def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Softmax over the labels only, in float64. logits: float32 [labels]. Raises InternalError when they are not finite."""
-    x = logits.astype(np.float64)
-    if not np.isfinite(x).all():
-        raise InternalError("the model gave numbers that are not finite for this request")
-    e = np.exp(x - x.max())
-    return np.asarray(e / e.sum())
 
 
 def _release(done: Done) -> None:

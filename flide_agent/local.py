@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from flide_agent import asks, views
-from flide_agent.client import Messages, Questions, decide_body, open_body, systemone_body
 from flide_agent.decide import Decider, Served
 from flide_agent.dispatch import Dispatcher
 from flide_agent.errors import StartError
 from flide_agent.replies import Reply
 from flide_agent.settings import Settings, default_store
+from flide_agent.wire import Messages, Questions, decide_body, open_body, systemone_body
 
 if TYPE_CHECKING:
     from flide_engine.engine import Engine

@@ -1,0 +1,129 @@
+"""What both clients do alike: bodies out, replies and errors in, and whether another try follows a failure."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from flide_agent.errors import DeadlineExceeded, FlideError, UnexpectedReply, Unreachable, from_wire
+
+DEFAULT_URL = "http://127.0.0.1:8321"
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
+
+Questions = Mapping[str, Mapping[str, Any]]
+Messages = Sequence[Mapping[str, Any]]
+T = TypeVar("T")
+
+
+def systemone_body(
+    state: Any, questions: Questions, *, model: str | None = None, session: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The body of POST /v1/systemone."""
+    body: dict[str, Any] = {"state": state, "questions": questions}
+    if model is not None:
+        body["model"] = model
+    if session is not None:
+        body["x_session"] = session
+    return body
+
+
+def decide_body(
+    questions: Questions,
+    *,
+    messages: Messages | None = None,
+    append: Messages | None = None,
+    head: str | None = None,
+    candidates: Mapping[str, Any] | None = None,
+    tools: Sequence[Any] | None = None,
+    model: str | None = None,
+) -> dict[str, Any]:
+    """The body of POST /v1/sessions/{id}/decide. Fields that are None stay away."""
+    given = {"messages": messages, "append": append, "head": head, "x_candidates": candidates, "tools": tools, "model": model}
+    return {"questions": questions} | {name: value for name, value in given.items() if value is not None}
+
+
+def open_body(session: str | None, metadata: Mapping[str, Any] | None, tools: Sequence[Any] | None) -> dict[str, Any]:
+    # The id is made here when none is given: a second try of the same call must not open a second session.
+    body: dict[str, Any] = {"id": session if session is not None else uuid.uuid4().hex}
+    if metadata is not None:
+        body["metadata"] = metadata
+    if tools is not None:
+        body["tools"] = tools
+    return body
+
+
+class Tries:
+    """One call: how much time is left, and whether and when another try follows a failure."""
+
+    def __init__(self, retries: int, seconds: float) -> None:
+        self.left, self.seconds, self.end = retries, seconds, time.monotonic() + seconds
+        self.pause = FIRST_PAUSE
+
+    def remaining(self) -> float:
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise DeadlineExceeded(f"no answer within {self.seconds:g} s")
+        return left
+
+    def next(self, error: FlideError) -> float:
+        """Seconds to wait before the next try; raises when there is none."""
+        again = isinstance(error, Unreachable) or error.status in (408, 429) or error.status >= 500
+        if not again or self.left <= 0:
+            raise error
+        self.left -= 1
+        pause = error.retry_after if error.retry_after is not None else self.pause * random.uniform(0.5, 1.0)
+        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        if time.monotonic() + pause >= self.end:
+            raise DeadlineExceeded(f"no answer within {self.seconds:g} s; last failure: {error.message}") from error
+        return pause
+
+
+def _retry_after(headers: httpx.Headers) -> float | None:
+    try:
+        return max(0.0, float(headers.get("retry-after", "")))
+    except ValueError:
+        return None  # absent, or an HTTP date, which our server never sends
+
+
+def read(response: httpx.Response, kind: type[T]) -> T:
+    if response.is_success:
+        try:
+            return msgspec.json.decode(response.content or b"null", type=kind)
+        except msgspec.DecodeError as e:
+            raise UnexpectedReply(f"{response.request.method} {response.request.url.path}: {e}") from e
+    try:
+        body = msgspec.json.decode(response.content)
+    except msgspec.DecodeError:
+        body = response.text[:200]
+    raise from_wire(response.status_code, body, _retry_after(response.headers))
+
+
+def failure(error: httpx.TransportError, url: str) -> FlideError:
+    return Unreachable(f"no answer from {url}: {type(error).__name__}: {error}")
+
+
+def headers_of(api_key: str | None) -> dict[str, str]:
+    headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "flide-agent"}
+    return headers | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+
+
+PAGE = "/v1/sessions?limit=1000"
+
+
+class Page(msgspec.Struct):
+    sessions: list[dict[str, Any]]
+    cursor: str | None = None
+
+    def nextsession_path(self) -> str | None:
+        return None if self.cursor is None else f"{PAGE}&cursor={quote(self.cursor, safe='')}"
+
+
+def session_path(session: str, *more: str) -> str:
+    return "/".join(["/v1/sessions", quote(session, safe=""), *more])
