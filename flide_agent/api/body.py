@@ -17,7 +17,7 @@ from flide_agent.errors import BodyTooLarge, InvalidRequest, UnsupportedEncoding
 DRAIN = 4
 """A body beyond its cap is read and thrown away up to so many times the cap, so that the sender gets to read our answer."""
 
-ZSTD_WINDOW = 1 << 27
+ZSTD_WINDOW, ZSTD_SLICE = 1 << 27, 1024
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -83,14 +83,25 @@ def _unzstd(body: bytes, cap: int) -> bytes:
         zstandard = importlib.import_module("zstandard")
     except ImportError as e:
         raise UnsupportedEncoding("this server has no zstd (package zstandard); send the body as gzip or as it is") from e
+    # A stream_reader takes a truncated frame for a whole one, so frames are fed by hand. Slices are small because 4 bytes
+    # can stand for a block of 128 KiB, and the cap is looked at after each slice.
+    out: list[bytes] = []
+    at, room, frame = 0, cap, None
     try:
-        reader = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).stream_reader(body, read_across_frames=True)
-        out: bytes = reader.read(cap + 1)
+        while at < len(body):
+            if frame is None or frame.eof:
+                frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
+            part = frame.decompress(body[at : at + ZSTD_SLICE])
+            at = min(at + ZSTD_SLICE, len(body)) - len(frame.unused_data if frame.eof else b"")
+            out.append(part)
+            room -= len(part)
+            if room < 0:
+                raise _too_large(cap)
     except zstandard.ZstdError as e:
         raise _broken("zstd") from e
-    if len(out) > cap:
-        raise _too_large(cap)
-    return out
+    if frame is None or not frame.eof:
+        raise _broken("zstd")
+    return b"".join(out)
 
 
 def decode(body: bytes) -> Any:
