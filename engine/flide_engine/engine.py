@@ -19,12 +19,12 @@ from flide_engine.plan import Int32, PlannedRound, RoundPlan, plan_round, table_
 from flide_engine.segments import GRID, Request, Round
 from flide_engine.selftest import SelfTest
 
-Logits = npt.NDArray[np.float32]
+Logits = npt.NDArray[np.floating]
 NO_INDEX: Int32 = np.zeros(0, np.int32)
 
 
 class Pending(Protocol):
-    """Label logits on their way: `result()` waits and returns them, float32 [L] on the host."""
+    """Label logits on their way: `result()` waits and returns them, [L] on the host."""
 
     def result(self) -> Logits: ...
 
@@ -61,7 +61,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """logits[segment][readout]: float32 [labels]. checkpoints[(segment, position)]: a handle whose reference the caller owns.
+    """logits[segment][readout]: [labels], float32 (float64 from a float64 engine). checkpoints[(segment, position)]: a handle whose reference the caller owns.
 
     computed_tokens: rows computed for this request alone. shared_tokens: rows computed together with other requests.
     """
@@ -243,13 +243,13 @@ class Engine:
         except Exception:
             self.discard(prepared)
             raise
-        seconds = time.perf_counter() - ticket.started
+        seconds, passes = time.perf_counter() - ticket.started, len(prepared.passes)
         self._free_passes(prepared)
         results = tuple(
             RequestResult(tuple(tuple(_present(x) for x in s) for s in g.logits), g.checkpoints, g.computed, g.shared)
             for g in prepared.gathered
         )
-        return RoundResult(results, prepared.tokens, len(prepared.passes), seconds)
+        return RoundResult(results, prepared.tokens, passes, seconds)
 
     def discard(self, prepared: Prepared) -> None:
         """Give back everything a prepared round has taken, its checkpoints included."""

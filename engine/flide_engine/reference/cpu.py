@@ -24,9 +24,9 @@ NUMERICS_VERSION = 1
 class Done:
     """Logits that are there already."""
 
-    logits: npt.NDArray[np.float32]
+    logits: npt.NDArray[np.floating]
 
-    def result(self) -> npt.NDArray[np.float32]:
+    def result(self) -> npt.NDArray[np.floating]:
         return self.logits
 
 
@@ -44,4 +44,4 @@ class CpuForward:
 
     def launch(self, plan: RoundPlan) -> Done:
         logits = forward(self._model, self._memory, plan, self._products, self._rotary)
-        return Done(logits.to(torch.float32).numpy())
+        return Done(logits.numpy())
