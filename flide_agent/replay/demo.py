@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ def _replay(checks: Checks, client: Client, recorded: Run) -> list[Decision]:
             elif isinstance(event, Problem):
                 raise ValueError(str(event))
     screen.summary()
-    pairs = list(zip(decisions, decisions[1:], strict=False))
+    pairs = list(pairwise(decisions))
     grown = [(a, b) for a, b in pairs if b.step.messages[: len(a.step.messages)] == a.step.messages]
     held = all(b.m == a.history_tokens // GRID * GRID for a, b in grown)
     checks.that(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -12,6 +13,10 @@ from flide_agent.replay.text import Cleaned
 
 _EXIT = re.compile(r"Exit(?:ing)? due to ")
 """How the tool words the step that it writes itself when a run ends in an error; the agent decided nothing there."""
+
+
+_NEVER = -(10**9)
+"""A sum that no way can reach, even after many additions."""
 
 
 def find(value: Any) -> list[dict[str, Any]] | None:
@@ -99,14 +104,12 @@ def _places(trajectory: list[dict[str, Any]], history: list[Wire], agents: list[
     """For each step the index in the history of its agent message; for a failed try, which is not there, that of the next.
 
     The agent messages of the history are a subsequence of the steps: an answer that could not be run (bad format, blocked,
-    bash syntax) is asked again and stays in `trajectory` alone. So they are matched by content from the end, since the last
-    try is the one that counted; first with the observations as well, which tell equal answers apart.
+    bash syntax) is asked again and stays in `trajectory` alone. So they are matched by content, in the way that finds most
+    observations again (they tell equal answers apart), and at equality with the later try, the one that counted.
     """
     said = [content(s.get("response"), f"trajectory[{k}].response", Cleaned()).strip() for k, s in enumerate(trajectory)]
     texts = [history[i]["content"].strip() for i in agents]
     pairs = _embed(said, texts, lambda k, j: _observed(trajectory[k], history, agents[j]))
-    if pairs is None:
-        pairs = _embed(said, texts, lambda k, j: True)
     if pairs is None and len(said) == len(texts):
         pairs = {k: k for k in range(len(said))}
     if pairs is None:
@@ -121,18 +124,37 @@ def _places(trajectory: list[dict[str, Any]], history: list[Wire], agents: list[
     return places[::-1]
 
 
-def _embed(said: list[str], texts: list[str], agrees: Any) -> dict[int, int] | None:
-    """step -> agent message, when every agent message finds its step in order, taken from the end; else None."""
+def _embed(said: list[str], texts: list[str], observed: Callable[[int, int], int]) -> dict[int, int] | None:
+    """step -> agent message such that every agent message finds a step of the same text, in order; None when there is no such way.
+
+    The way of the largest sum of `observed`. Best sums are worked out from the end: best[e] is that of the messages from j on
+    with the steps from j + e on, and e never passes the number of steps left over.
+    """
+    spare = len(said) - len(texts)
+    if spare < 0:
+        return None
+    best = [0] * (spare + 1)
+    taken: list[list[bool]] = []
+    for j in reversed(range(len(texts))):
+        row, took = [_NEVER] * (spare + 2), [False] * (spare + 1)
+        for e in reversed(range(spare + 1)):
+            row[e] = row[e + 1]
+            if said[j + e] == texts[j] and best[e] + observed(j + e, j) > row[e]:
+                row[e], took[e] = best[e] + observed(j + e, j), True
+        best = row[:-1]
+        taken.append(took)
+    if best[0] <= _NEVER // 2:
+        return None
     pairs: dict[int, int] = {}
-    j = len(texts) - 1
-    for k in reversed(range(len(said))):
-        if j >= 0 and said[k] == texts[j] and agrees(k, j):
-            pairs[k] = j
-            j -= 1
-    return pairs if j < 0 else None
+    e = 0
+    for j, took in enumerate(reversed(taken)):
+        while not took[e]:
+            e += 1
+        pairs[j + e] = j
+    return pairs
 
 
-def _observed(step: dict[str, Any], history: list[Wire], place: int) -> bool:
-    """Whether the message after `place` can hold the step's observation (its start: long ones are clipped in the history)."""
+def _observed(step: dict[str, Any], history: list[Wire], place: int) -> int:
+    """1 when the message after `place` holds the step's observation (its start: long ones are clipped in the history), else 0."""
     start = text_field(step, "observation").strip()[:200]
-    return place + 1 >= len(history) or start in history[place + 1]["content"]
+    return int(bool(start) and place + 1 < len(history) and start in history[place + 1]["content"])
