@@ -138,7 +138,7 @@ def _tokenizer(model: models.BPE) -> Tokenizer:
         pre_tokenizers.Split(Regex(PATTERN), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
     ])  # fmt: skip
-    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 

@@ -93,7 +93,7 @@ class ModelConfig:
     def from_json(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """From a decoded config.json of Qwen3_5ForConditionalGeneration (text_config nested) or Qwen3_5ForCausalLM (flat)."""
         text = _text_config(raw)
-        _check_supported(text)
+        _check_supported(raw, text)
         layers = _number(text, "num_hidden_layers", int)
         head_dim = _number(text, "head_dim", int)
         theta, factor = _rope(text)
@@ -183,7 +183,9 @@ def _text_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     raise ModelError(f"config.json: model_type {kind!r} is not supported; supported: {known}")
 
 
-def _check_supported(text: Mapping[str, Any]) -> None:
+def _check_supported(raw: Mapping[str, Any], text: Mapping[str, Any]) -> None:
+    if raw.get("quantization_config") or text.get("quantization_config"):
+        raise ModelError("config.json: quantization_config is set; this engine loads float checkpoints only, use the bf16 one")
     for key, supported in (("hidden_act", "silu"), ("attention_bias", False), ("attn_output_gate", True)):
         value = text.get(key)
         if value is not None and value != supported:

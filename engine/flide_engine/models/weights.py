@@ -17,6 +17,7 @@ from flide_engine.models.dummy import dummy_config, fill_random, random_digest
 from flide_engine.models.qwen3_5 import EMBED, HEAD, Model, Weights, allocate
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+STORED_DTYPES = ("F64", "F32", "BF16", "F16")
 PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 IGNORED = re.compile(r"^(mtp\.|model\.mtp\.|model\.visual\.|visual\.)|\.rotary_emb\.inv_freq$")
 HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$", re.ASCII)
@@ -90,14 +91,18 @@ class StoredWeights:
                     ours = _strip(full)
                     if ours in stored:
                         raise ModelError(f"{directory}: {full} is stored twice, in {stored[ours][0].name} and {path.name}")
+                    view = file.get_slice(full)
+                    if view.get_dtype() not in STORED_DTYPES:
+                        raise ModelError(f"{path}: {full} is stored as {view.get_dtype()}; needed: {', '.join(STORED_DTYPES)}")
                     stored[ours] = (path, full)
-                    shapes[ours] = tuple(file.get_slice(full).get_shape())
+                    shapes[ours] = tuple(view.get_shape())
         tied_head = stored.pop(HEAD, None) if config.tied else None
         expected = {ours: tuple(tensor.shape) for ours, tensor in allocate(config, "meta", torch.float32).by_name.items()}
         unexpected = [stored[ours][1] for ours in sorted(stored.keys() - expected.keys())]
         missing = sorted(expected.keys() - stored.keys())
         if missing:
-            raise ModelError(f"{directory}: {len(missing)} tensors are missing: {_some(missing)}")
+            hint = "; without a stored head set tie_word_embeddings to true" if missing == [HEAD] else ""
+            raise ModelError(f"{directory}: {len(missing)} tensors are missing: {_some(missing)}{hint}")
         if unexpected:
             raise ModelError(f"{directory}: {len(unexpected)} tensors do not belong to this architecture: {_some(unexpected)}")
         wrong = [
