@@ -248,7 +248,8 @@ def _noul(instructions: str, criteria: object, loc: Loc, errors: list[InputError
             msg = "a noul has the sides true and false only"
             errors.append(InputError((*where, well_formed(str(key))), msg, "extra_forbidden"))
     true, false = (_content(criteria.get(side), (*where, side), errors) for side in ("true", "false"))
-    if not (instructions.strip() or true.strip() or false.strip()):
+    faulty = any(e.loc[: len(loc)] == loc for e in errors)
+    if not faulty and not (instructions.strip() or true.strip() or false.strip()):
         errors.append(InputError((*loc, "instructions"), "a noul needs instructions or at least one described side", "missing"))
     return Noul(instructions, true, false)
 

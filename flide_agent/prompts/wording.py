@@ -104,20 +104,20 @@ def message_block(index: int, message: Message) -> str:
     role, name = "_".join(message.role.split()), " ".join(message.name.split())
     lines = [f"[result {_word(message.tool_call_id)}]"] if message.tool_call_id else []
     if message.content:
-        lines.append(escape_headings(well_formed(message.content)))
+        lines.append(escape_headings(message.content))
     for call in message.tool_calls:
         head = f"[call {_word(call.id)}]" if call.id else "[call]"
         line = f"{head} {' '.join(call.name.split())} "
-        lines.append(line + escape_headings(well_formed(call.arguments), at_line_start=False))
-    return _block(well_formed(f"[{index}] {role} {name}".rstrip()), lines)
+        lines.append(line + escape_headings(call.arguments, at_line_start=False))
+    return _block(f"[{index}] {role} {name}".rstrip(), lines)
 
 
 def _word(text: str) -> str:
-    return well_formed("_".join(text.split()))
+    return "_".join(text.split())
 
 
 def _block(heading: str, lines: list[str]) -> str:
-    return "\n".join([heading, *lines]).rstrip("\r\n") + "\n\n"
+    return well_formed("\n".join([heading, *lines])).rstrip("\r\n") + "\n\n"
 
 
 def escape_headings(text: str, at_line_start: bool = True) -> str:
