@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from counting_service import EXAMPLE
 from rich.console import Console
 
 from flide_agent.replay import demo
 from flide_agent.replay.demo import Checks, Edit
 from flide_agent.replies import Noul, Reply, StepReply, Usage
-from tests.replay.conftest import EXAMPLE
 
 
 def test_the_demo_holds() -> None:

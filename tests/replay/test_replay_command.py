@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting_service import EXAMPLE, CountingService
 from typer.testing import CliRunner
 
 from flide_agent import cli
@@ -18,7 +19,6 @@ from flide_agent.errors import InvalidRequest, TooLong, Unreachable
 from flide_agent.replay.questions import DEFAULT
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Run
-from tests.replay.conftest import EXAMPLE, CountingService
 
 
 def replay(*arguments: object) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from counting_service import EXAMPLE
 
 from flide_agent.local import LocalService
 from flide_agent.messages import canonical_all
@@ -17,7 +18,6 @@ from flide_agent.replay.questions import DEFAULT
 from flide_agent.replay.reading import read
 from flide_agent.replay.walk import Decision, Started, Walk
 from flide_agent.settings import Settings
-from tests.replay.conftest import EXAMPLE
 
 GRID = 64
 FILES = (
