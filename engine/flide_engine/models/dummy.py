@@ -23,7 +23,9 @@ from flide_engine.models.qwen3_5 import EMBED, HEAD, NORM, Weights
 GENERATOR_VERSION = 1
 """Part of every random model's digest: raise it with any change of the values drawn."""
 
-_BLOCK = 1 << 19
+_BLOCK = (
+    1 << 17
+)  # values drawn from one stream; part of what a seed means. Larger blocks are slower: their pages are new each time
 _UNIT_STD = math.sqrt(2 * (65536**2 - 1) / 12)  # of the sum of two uniform 16-bit integers
 
 LOGIT_STD = 1.8
