@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Running, Start
+from service_process import Running, Start
 
 NOUL = {"type": "noul", "instructions": "Is it?"}
 GOOD = {"state": "s", "questions": {"q": NOUL}}

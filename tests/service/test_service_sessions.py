@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Running, Start
+from service_process import Running, Start
 
 from flide_agent.client import Client
 from flide_agent.errors import Conflict, HeadConflict, NotFound

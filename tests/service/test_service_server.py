@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from conftest import Running, Start
+from service_process import Running, Start
 
 from flide_agent.client import Client
 from flide_agent.errors import FlideError
