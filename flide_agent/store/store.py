@@ -2,23 +2,69 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Literal
 
+import lmdb
 from flide_engine.memory import Checkpoint
-from flide_engine.segments import Tokens
+from flide_engine.segments import GRID, Tokens
 
-from flide_agent.store.report import CheckpointInfo, Found, PoolFull, StoreStats, Transfers
+from flide_agent.store import identity as ids
+from flide_agent.store.counters import Counters
+from flide_agent.store.directory import Ownership, claim
+from flide_agent.store.disk import Disk, Put
+from flide_agent.store.errors import StoreError
+from flide_agent.store.files import Files
+from flide_agent.store.index import Index, Write, open_index
+from flide_agent.store.loader import Loader, own_copy
+from flide_agent.store.nodes import Node, Nodes
+from flide_agent.store.recover import Identity, recover
+from flide_agent.store.removal import Removal, remove_state
+from flide_agent.store.report import CheckpointInfo, Found, PoolFull, StoreStats, Tier, Transfers
+from flide_agent.store.writer import Rows, Task, Writer
+
+log = logging.getLogger("flide_agent.store")
+
+EXPORT_WAIT = 5.0
+"""Seconds that `relieve` waits for a write under way to let go of its checkpoint."""
+CLOSE_WAIT = 30.0
 
 
 class CheckpointStore:
     """Checkpoints on two tiers: the engine's device (handles held here) and a directory (LMDB index, payload files).
 
     All methods are thread-safe. `find`, `publish` and `relieve` never raise for a full or broken disk: a checkpoint that
-    cannot be had is a miss. Disk writes happen in one writer thread behind the answers.
+    cannot be had is a miss. Disk writes happen in one writer thread behind the answers. Eviction is plain LRU on both tiers.
+
+    notes: what `open` found and did, as sentences for the log: entries of another model collected, orphans swept, ...
+    index, writer: for the sessions, which keep their records there.
     """
 
-    notes: tuple[str, ...]
-    """What `open` found and did, as sentences for the log: entries of another model collected, orphans swept, ..."""
+    def __init__(
+        self,
+        owner: Ownership,
+        index: Index,
+        files: Files,
+        engine: Transfers,
+        own: bytes,
+        device_bytes: int | None,
+        disk_bytes: int,
+    ) -> None:
+        """See `open`."""
+        self.index, self.engine = index, engine
+        self.notes: tuple[str, ...] = ()
+        self._owner, self._own, self._device_limit = owner, own, device_bytes
+        self._nodes = Nodes()
+        self._counters = Counters()
+        self._disk = Disk(self._nodes, index, files, engine, own, disk_bytes)
+        self.writer = Writer(self._disk, self._counters)
+        self._loader = Loader(self._disk, engine, self.writer, self._counters, self.relieve)
+        self._closed = False
+        secret = index.read("meta", b"secret")
+        if secret is None:
+            raise StoreError("the index has lost its secret; remove the store directory")
+        self._secret = secret
 
     @classmethod
     def open(
@@ -30,20 +76,60 @@ class CheckpointStore:
         device_bytes: int | None = None,
         disk_bytes: int,
         force: bool = False,
+        files: type[Files] = Files,
     ) -> CheckpointStore:
         """Take the directory (made when missing, mode 0700) and start the writer.
 
         prompts_digest: identity of tokenizer and prompt format. device_bytes: budget of the device tier; None means that
         only `relieve` bounds it. disk_bytes: budget of payload files. force: use a network file system all the same.
-        Raises StoreBusy when another process owns it, StoreError for an unknown schema version, a network file system or
-        a directory that cannot be written. Entries of another model, dtype, layout, numerics or prompt version cannot be
-        reached by identity; they are removed, and `notes` says so.
+        files: the file-system calls, for tests. Raises StoreBusy when another process owns it, StoreError for an unknown
+        schema version, a network file system or a directory that cannot be written. Entries of another model, dtype,
+        layout, numerics or prompt version cannot be reached by identity; they are removed, and `notes` says so.
         """
-        raise NotImplementedError
+        owner, notes = claim(path, force)
+        try:
+            calls = files(path / "objects")
+            try:
+                calls.prepare()
+                index, more = open_index(path / "index", calls)
+            except OSError as error:
+                raise StoreError(f"cannot use the store directory {path}: {error}") from error
+            own = ids.identity(engine.info, prompts_digest)
+            try:
+                store = cls(owner, index, calls, engine, own, device_bytes, disk_bytes)
+                store._recover(calls, Identity.of(engine.info, prompts_digest), [*notes, *more])
+            except BaseException:
+                index.close()
+                raise
+        except BaseException:
+            owner.release()
+            raise
+        return store
+
+    def _recover(self, files: Files, now: Identity, notes: list[str]) -> None:
+        found = recover(self._nodes, self.index, files, self._own, now)
+        try:
+            self.index.commit(found.rows)
+        except (lmdb.Error, OSError) as error:
+            notes.append(f"the disk refuses writes ({error}); checkpoints stay on the device")
+        self._counters.add("corrupt", found.missing)
+        self._counters.add("collected", found.collected)
+        self._counters.add("orphans_swept", found.orphans)
+        self.notes = (*notes, *found.notes)
+        for note in self.notes:
+            log.warning("%s", note)
+        self.writer.start()
+        if found.removal:
+            self.writer.submit(found.removal)
+        over = self._disk.victims(0)
+        if over:
+            self.writer.submit(over)
 
     def share_key(self, tenant: str) -> bytes:
         """The tenant's namespace, 32 bytes: HMAC of the tenant under a secret made with the store. Same after a restart."""
-        raise NotImplementedError
+        return ids.tenant_key(self._secret, tenant)
+
+    # --- find ---
 
     def find(self, share_key: bytes, tokens: Tokens, at_most: int) -> Found | None:
         """The deepest usable checkpoint with m <= at_most (and <= len(tokens)) whose token ids equal tokens[:m], or None.
@@ -51,7 +137,54 @@ class CheckpointStore:
         tokens: int32 [n], a trunk from position 0. Device and disk are searched together; from disk it is loaded here, in
         the calling thread, and evicts the least used device checkpoints when memory is short. The caller releases it.
         """
-        raise NotImplementedError
+        keys = ids.chain(self._own, share_key, tokens[: max(0, min(at_most, len(tokens)))])
+        load = True
+        while keys:
+            with self._nodes.lock:
+                node = None if self._closed else self._deepest(keys, load)
+                if node is None:
+                    break
+                del keys[node.m // GRID :]
+                if node.checkpoint is not None:
+                    if node.stands_for(tokens):
+                        return self._found(node, "device", 0)
+                    keys.pop()
+                    continue
+                node.pins += 1
+            try:
+                loaded = self._loader.load(node, tokens, keys)
+                with self._nodes.lock:
+                    if loaded is not None and node.checkpoint is not None:
+                        found = self._found(node, "disk", loaded)
+                        self._keep_budget()
+                        return found
+            except PoolFull:
+                self._counters.add("load_failed")
+                load = False
+            finally:
+                self._nodes.unpin(node)
+            keys.pop()
+        self._counters.add("misses")
+        return None
+
+    def _deepest(self, keys: list[bytes], load: bool) -> Node | None:
+        by_key = self._nodes.by_key
+        for key in reversed(keys):
+            node = by_key.get(key)
+            if node is not None and (node.checkpoint is not None or (load and node.on_disk)):
+                return node
+        return None
+
+    def _found(self, node: Node, tier: Tier, loaded: int) -> Found:
+        checkpoint = node.checkpoint
+        assert checkpoint is not None
+        node.pins += 1
+        self._nodes.touch(node)
+        self._counters.add("hits_device" if tier == "device" else "hits_disk")
+        self._counters.add("tokens_found", node.m)
+        return Found(checkpoint.retain(), node.key, tier, loaded, lambda: self._nodes.unpin(node))
+
+    # --- keep ---
 
     def publish(self, share_key: bytes, tokens: Tokens, checkpoint: Checkpoint, session: str | None) -> bytes:
         """Keep a checkpoint; takes over the caller's reference. tokens: its trunk, at least tokens[:checkpoint.m].
@@ -60,22 +193,88 @@ class CheckpointStore:
         checkpoints of a trunk first: a deeper one then only writes the pages that it adds. session: who holds it, for
         `forget`; None: nobody, it lives until it is evicted. Publishing what is known adds the holder. Returns its key.
         """
-        raise NotImplementedError
+        m = checkpoint.m
+        if not 0 < m <= len(tokens):
+            checkpoint.release()
+            raise ValueError(f"a checkpoint at {m} cannot be of a trunk of {len(tokens)} tokens")
+        keys = ids.chain(self._own, share_key, tokens[:m])
+        key, put = keys[-1], None
+        new_holds: list[Write] = []
+        with self._nodes.lock:
+            if self._closed:
+                checkpoint.release()
+                return key
+            node = self._nodes.by_key.get(key)
+            if node is None:
+                node = self._nodes.by_key[key] = Node(key, m)
+            if node.checkpoint is None:
+                self._nodes.enter_device(node, checkpoint, own_copy(tokens, m))
+            else:
+                checkpoint.release()
+            self._nodes.touch(node)
+            if session is not None and self._nodes.add_holder(node, holder := ids.holder_key(share_key, session)):
+                new_holds.append(("hold", holder + key, b""))
+            if not node.on_disk and node.put is None and node.checkpoint is not None and node.tokens is not None:
+                put = node.put = Put(node, node.checkpoint.retain(), node.tokens, keys)
+            self._keep_budget()
+        self._counters.add("published")
+        if put is not None and not self.writer.put(put):
+            with self._nodes.lock:
+                put.cancel()
+                self._nodes.discard_if_empty(node)
+            self._counters.add("writes_dropped")
+        if new_holds:
+            self.writer.submit(Rows(new_holds, _ignore))
+        return key
 
     def hold(self, share_key: bytes, keys: list[bytes], session: str) -> None:
         """Add a holder to checkpoints by key (`Found.key`), as publishing them again would. Unknown keys are passed over."""
-        raise NotImplementedError
+        holder = ids.holder_key(share_key, session)
+        rows: list[Write] = []
+        with self._nodes.lock:
+            for key in keys:
+                node = self._nodes.by_key.get(key)
+                if node is not None and self._nodes.add_holder(node, holder):
+                    rows.append(("hold", holder + key, b""))
+        if rows:
+            self.writer.submit(Rows(rows, _ignore))
 
     def forget(self, share_key: bytes, session: str, timeout: float = 10.0) -> int:
         """Remove a holder, and what nobody else holds from both tiers, index and files. Returns how many checkpoints went.
 
         Waits for the index commit; raises StoreError when it does not happen within timeout (s).
         """
-        raise NotImplementedError
+        holder = ids.holder_key(share_key, session)
+        gone = 0
 
-    def describe(self, key: bytes, m: int) -> CheckpointInfo:
-        """How a published checkpoint is kept now."""
-        raise NotImplementedError
+        def collect() -> Removal:
+            nonlocal gone
+            removal = Removal(holds={key for key, _ in self.index.scan("hold", holder)})
+            nodes = self._nodes
+            with nodes.lock:
+                for node in [nodes.by_key[key] for key in nodes.held.get(holder, ())]:
+                    nodes.drop_holder(node, holder)
+                    if node.holders:
+                        continue
+                    gone += 1
+                    if node.put is not None:
+                        node.put.cancel()
+                    remove_state(nodes, node, removal)
+                    if node.checkpoint is not None:
+                        nodes.leave_device(node)
+                    nodes.discard_if_empty(node)
+            return removal
+
+        task = Task(collect)
+        self.writer.submit(task)
+        if not task.done.wait(timeout):
+            raise StoreError("the disk refuses to record the deletion; it is done when it takes writes again")
+        return gone
+
+    def _keep_budget(self) -> None:
+        if self._device_limit is not None and (over := self._nodes.device_bytes - self._device_limit) > 0:
+            evicted, _ = self._nodes.free_device(None, over)
+            self._counters.add("evicted_device", evicted)
 
     def relieve(self, full: PoolFull) -> bool:
         """Free device memory: evict least recently used, unpinned checkpoints until about what `full` asks for is free.
@@ -83,16 +282,62 @@ class CheckpointStore:
         Checkpoints waiting to be written go last and lose their write. True when something was freed, so that trying again
         makes sense; False when all that is held is in use.
         """
-        raise NotImplementedError
+        with self._nodes.lock:
+            evicted, lost = self._nodes.free_device(full)
+            self._counters.add("evicted_device", evicted)
+            self._counters.add("writes_dropped", lost)
+            if evicted:
+                return True
+            return self._nodes.exporting > 0 and self._nodes.exported.wait(EXPORT_WAIT)
+
+    # --- tell ---
+
+    def describe(self, key: bytes, m: int) -> CheckpointInfo:
+        """How a published checkpoint is kept now."""
+        with self._nodes.lock:
+            node = self._nodes.by_key.get(key)
+            if node is None:
+                return CheckpointInfo(m, (), 0, False)
+            on: list[tuple[Literal["device", "disk"], bool]] = [("device", node.checkpoint is not None), ("disk", node.on_disk)]
+            size = 0
+            if node.record is not None and node.on_disk:
+                size = node.record.span_bytes + node.record.state_bytes
+            elif node.checkpoint is not None:
+                size = self._nodes.sole_bytes(node.checkpoint)
+            return CheckpointInfo(node.m, tuple(t for t, there in on if there), size, node.on_disk)
 
     def stats(self) -> StoreStats:
         """Counters and sizes."""
-        raise NotImplementedError
+        with self._nodes.lock:
+            sizes = self._nodes.report()
+        return StoreStats(
+            mode="closed" if self._closed else self.writer.mode,
+            device_limit=self._device_limit,
+            disk_limit=self._disk.limit,
+            queue_depth=self.writer.depth(),
+            map_used=0.0 if self._closed else self.index.used(),
+            notes=self.notes,
+            **sizes,
+            **self._counters.report(),
+        )
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything published before this call is written or given up; False after timeout (s)."""
-        raise NotImplementedError
+        return self.writer.flush(timeout)
 
     def close(self) -> None:
         """Write what is queued (at most 30 s), drop the device tier, release the directory. A second call does nothing."""
-        raise NotImplementedError
+        with self._nodes.lock:
+            if self._closed:
+                return
+        self.writer.close(CLOSE_WAIT)
+        with self._nodes.lock:
+            self._closed = True
+            for node in list(self._nodes.device.values()):
+                self._nodes.leave_device(node)
+        self.index.close()
+        self._owner.release()
+
+
+def _ignore(ok: bool) -> None:
+    """Holder rows: without them a checkpoint lives until it is evicted."""

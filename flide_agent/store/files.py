@@ -1,0 +1,99 @@
+"""The file-system calls of the store in one place, each behind a named point, so that tests can fail or stop at the n-th."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+RESERVE = 32 << 20
+"""Bytes that stay free on the file system: the index needs room to record deletions."""
+
+
+class Files:
+    """Payload files below `objects`, named by the server: two hex digits, then the name.
+
+    Written as: .tmp, fsync, rename, fsync of the directory. After `put` returns, the file is whole on stable storage.
+    """
+
+    def __init__(self, objects: Path) -> None:
+        self.objects = objects
+
+    def point(self, name: str) -> None:
+        """Called before each call that can fail: open, write, fsync, rename, fsync_dir, unlink, commit, committed."""
+
+    def path(self, name: str) -> Path:
+        return self.objects / name[:2] / name
+
+    def prepare(self) -> None:
+        """Make the 256 directories."""
+        self.objects.mkdir(mode=0o700, exist_ok=True)
+        for i in range(256):
+            (self.objects / f"{i:02x}").mkdir(mode=0o700, exist_ok=True)
+        self._fsync_dir(self.objects)
+
+    def listing(self) -> dict[str, str]:
+        """Name -> directory of all files below `objects`."""
+        return {entry: d for d in (f"{i:02x}" for i in range(256)) for entry in os.listdir(self.objects / d)}
+
+    def free(self) -> int:
+        """Bytes that may still be written here, less the reserve."""
+        st = os.statvfs(self.objects)
+        return st.f_bavail * st.f_frsize - RESERVE
+
+    def put(self, name: str, chunks: Iterable[bytes | memoryview], size: int) -> None:
+        """Write a new file of `size` bytes. Raises OSError and leaves nothing behind; ENOSPC before writing when it would not fit."""
+        if self.free() < size:
+            raise OSError(errno.ENOSPC, "the file system is full up to the store's reserve")
+        path = self.path(name)
+        tmp = path.with_name(name + ".tmp")
+        renamed = False
+        try:
+            self.point("open")
+            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                for chunk in chunks:
+                    self._write(fd, memoryview(chunk))
+                self.point("fsync")
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self.point("rename")
+            os.rename(tmp, path)
+            renamed = True
+            self.point("fsync_dir")
+            self._fsync_dir(path.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(path if renamed else tmp)
+            raise
+
+    def _write(self, fd: int, data: memoryview) -> None:
+        while data:
+            self.point("write")
+            data = data[os.write(fd, data) :]
+
+    def unlink(self, name: str) -> bool:
+        """Remove a file; True when it is gone. What cannot be removed now is tried again at the next start."""
+        try:
+            self.point("unlink")
+            os.unlink(self.path(name))
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def open(self, name: str) -> int:
+        """A descriptor for reading, never through a symbolic link. Raises OSError."""
+        return os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    @staticmethod
+    def _fsync_dir(path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

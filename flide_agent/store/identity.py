@@ -1,0 +1,64 @@
+"""What makes two checkpoints the same: a framed header, then a SHA-256 chain over the token ids at every grid position."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+import numpy as np
+from flide_engine.segments import GRID, Tokens
+
+DOMAIN = "flide-agent/checkpoint/1"
+_CHUNK = GRID * 4
+
+
+def framed(*fields: str | bytes | int | None) -> bytes:
+    """The fields with type and length before each: ('a', 'bc') differs from ('ab', 'c'), None from '', 1 from '1'."""
+    out = []
+    for field in fields:
+        if field is None:
+            tag, data = b"n", b""
+        elif isinstance(field, int):
+            tag, data = b"i", str(field).encode()
+        elif isinstance(field, str):
+            tag, data = b"s", field.encode("utf-8", "surrogatepass")
+        else:
+            tag, data = b"b", field
+        out += [tag, len(data).to_bytes(8, "little"), data]
+    return b"".join(out)
+
+
+def identity(info: Any, prompts_digest: str) -> bytes:
+    """32 bytes for all that decides a state beside the tokens and the tenant.
+
+    info: EngineInfo. Its weights digest covers the config too, so the model's name, which says where it was found, is left out.
+    """
+    header = framed(
+        DOMAIN, info.weights_digest, prompts_digest, info.dtype, int(info.layout_version), info.numerics
+    )  # fmt: skip
+    return hashlib.sha256(header).digest()
+
+
+def chain(own: bytes, share_key: bytes, tokens: Tokens) -> list[bytes]:
+    """Keys of the checkpoints at 64, 128, ... <= len(tokens): h[k] = SHA-256(h[k-1] + 64 ids as little-endian uint32)."""
+    sha256 = hashlib.sha256
+    at = sha256(framed(DOMAIN, own, share_key)).digest()
+    data = memoryview(np.ascontiguousarray(tokens[: len(tokens) // GRID * GRID], dtype="<u4").tobytes())
+    keys = []
+    for start in range(0, len(data), _CHUNK):
+        h = sha256(at)
+        h.update(data[start : start + _CHUNK])
+        at = h.digest()
+        keys.append(at)
+    return keys
+
+
+def tenant_key(secret: bytes, tenant: str) -> bytes:
+    """A tenant's namespace: HMAC under the store's secret, so that no client can name another's."""
+    return hmac.digest(secret, framed("tenant", tenant), "sha256")
+
+
+def holder_key(share_key: bytes, session: str) -> bytes:
+    """16 bytes that stand for a session as holder of checkpoints."""
+    return hashlib.sha256(framed("holder", share_key, session)).digest()[:16]

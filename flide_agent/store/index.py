@@ -1,0 +1,171 @@
+"""The LMDB index: which checkpoints and sessions exist. Small records only; payloads are files.
+
+One Environment for the process. Writes come from one thread (`commit`); reads are short and copy what they return. The map
+grows when it is full; no reader is inside while it does.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgspec
+
+from flide_agent.store.errors import StoreError
+from flide_agent.store.files import Files
+
+SCHEMA = b"1"
+DBS = ("meta", "node", "ids", "hold", "gc", "session", "head", "block")
+"""meta: schema, secret, identity. node: key -> NodeRecord. ids: key -> token ids of its span. hold: holder + key -> "".
+gc: names of files to unlink. session, head, block: the sessions' (see flide_agent/sessions/records.py)."""
+
+Write = tuple[str, bytes, bytes | None]
+"""(database, key, value); None deletes."""
+
+
+class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A checkpoint on disk: its K/V span [since, m) in file `span`, after the span of `parent` (b"" at 0), its state in file
+    `state` ("": evicted, the span stays for those that build on it). used: order of last use. identity: of the engine."""
+
+    m: int
+    since: int
+    parent: bytes
+    span: str
+    span_bytes: int
+    state: str
+    state_bytes: int
+    used: int
+    identity: bytes
+
+
+class Index:
+    """Reads are thread-safe. `commit` and `close` belong to one thread at a time."""
+
+    def __init__(self, path: Path, files: Files, *, map_bytes: int = 64 << 20) -> None:
+        """Open or make the environment in directory `path`. Raises lmdb.Error or DamagedIndex when it cannot be trusted."""
+        self.files = files
+        path.mkdir(mode=0o700, exist_ok=True)
+        data = path / "data.mdb"
+        size = data.stat().st_size if data.exists() else 0
+        if size:
+            check_length(data, size)
+        self.path = path
+        self._gate = threading.Lock()
+        # sync and no writemap: a commit is on stable storage, and a full disk is an error instead of SIGBUS.
+        self._env: Any = lmdb.open(
+            str(path), map_size=max(map_bytes, 2 * size), max_dbs=len(DBS), subdir=True, sync=True, metasync=True,
+            writemap=False, readahead=False, max_readers=512, mode=0o600,
+        )  # fmt: skip
+        self._env.reader_check()
+        self._dbs = {name: self._env.open_db(name.encode()) for name in DBS}
+        found = self.read("meta", b"schema")
+        if found is None:
+            self.commit([("meta", b"schema", SCHEMA), ("meta", b"secret", os.urandom(32))])
+        elif found != SCHEMA:
+            self._env.close()
+            raise StoreError(
+                f"{path.parent} has store schema {found.decode('ascii', 'replace')}, this version reads {SCHEMA.decode()}; "
+                "use the version that wrote it, or another directory"
+            )
+
+    def read(self, db: str, key: bytes) -> bytes | None:
+        with self._gate, self._env.begin(db=self._dbs[db]) as txn:
+            value: bytes | None = txn.get(key)
+            return value
+
+    def read_many(self, db: str, keys: list[bytes]) -> list[bytes | None]:
+        with self._gate, self._env.begin(db=self._dbs[db]) as txn:
+            return [txn.get(key) for key in keys]
+
+    def scan(
+        self, db: str, prefix: bytes = b"", *, after: bytes | None = None, limit: int | None = None
+    ) -> list[tuple[bytes, bytes]]:
+        """(key, value) of keys that start with prefix, ascending, those beyond `after` only, at most `limit`."""
+        out: list[tuple[bytes, bytes]] = []
+        with self._gate, self._env.begin(db=self._dbs[db]) as txn, txn.cursor() as cursor:
+            more = cursor.set_range(after if after is not None else prefix) if after or prefix else cursor.first()
+            while more and (limit is None or len(out) < limit):
+                key, value = cursor.item()
+                if not key.startswith(prefix):
+                    break
+                if after is None or key > after:
+                    out.append((key, value))
+                more = cursor.next()
+        return out
+
+    def commit(self, writes: Iterable[Write]) -> None:
+        """Make the writes durable, all or none. Raises lmdb.Error or OSError when the disk refuses; nothing is changed then."""
+        rows = list(writes)
+        while True:
+            try:
+                with self._env.begin(write=True) as txn:
+                    for db, key, value in rows:
+                        if value is None:
+                            txn.delete(key, db=self._dbs[db])
+                        else:
+                            txn.put(key, value, db=self._dbs[db])
+                    self.files.point("commit")
+            except lmdb.MapFullError:
+                self._grow()
+            else:
+                self.files.point("committed")
+                return
+
+    def _grow(self) -> None:
+        # py-lmdb invalidates open read transactions when the map is resized: the gate keeps readers out.
+        with self._gate:
+            self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def used(self) -> float:
+        """Fraction of the map in use."""
+        with self._gate:
+            info = self._env.info()
+            return float((info["last_pgno"] + 1) * self._env.stat()["psize"] / info["map_size"])
+
+    def close(self) -> None:
+        with self._gate:
+            self._env.close()
+
+
+class DamagedIndex(Exception):
+    """The index file is shorter than its own meta page says; opening it would end in SIGBUS."""
+
+
+def check_length(data: Path, size: int) -> None:
+    """Raise DamagedIndex when the newer of the two meta pages (LMDB 0.9 format) names pages beyond the end of the file."""
+    # struct MDB_meta after a 16-byte page header: magic, version, address, map size, two MDB_db of 48 bytes (the first
+    # starts with the page size), last page, transaction id.
+    with data.open("rb") as f:
+        head = f.read(4096 * 16)
+    newest, last, psize = -1, 0, 0
+    for at in (0, int.from_bytes(head[40:44], "little")):
+        if len(head) < at + 152 or struct.unpack_from("<I", head, at + 16)[0] != 0xBEEFC0DE:
+            raise DamagedIndex(f"{data} is no LMDB file")
+        psize = struct.unpack_from("<I", head, at + 40)[0]
+        page, txn = struct.unpack_from("<QQ", head, at + 40 + 96)
+        if txn > newest:
+            newest, last = txn, page
+    if (last + 1) * psize > size:
+        raise DamagedIndex(f"{data} ends at byte {size}, before its page {last}")
+
+
+def open_index(path: Path, files: Files) -> tuple[Index, list[str]]:
+    """The index in `path`; a damaged one is moved aside and an empty one made. Returns it and notes. Raises StoreError."""
+    try:
+        return Index(path, files), []
+    except (lmdb.Error, DamagedIndex) as error:
+        if isinstance(error, lmdb.ReadonlyError | lmdb.LockError | lmdb.DiskError):
+            raise StoreError(f"cannot open the index in {path}: {error}") from error
+        aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
+        os.rename(path, aside)
+        note = f"the index was damaged ({error}) and moved to {aside.name}; the store starts empty"
+    try:
+        return Index(path, files), [note]
+    except (lmdb.Error, OSError) as error:
+        raise StoreError(f"cannot make an index in {path}: {error}") from error

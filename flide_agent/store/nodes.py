@@ -1,0 +1,221 @@
+"""The picture in memory: every checkpoint of both tiers, the tree of K/V spans, who holds what, what was used last.
+
+Plain bookkeeping without I/O. All of it under one lock, held for microseconds; only `writer`'s thread changes records.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from flide_engine.memory import Checkpoint, PoolFull
+from flide_engine.segments import Tokens
+
+from flide_agent.store.index import NodeRecord
+
+if TYPE_CHECKING:
+    from flide_agent.store.disk import Put
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A checkpoint. tokens: its m ids, while it is on the device. record: what the index says of it, None when nothing.
+
+    children: nodes on disk (or being written) whose span follows its span. pins: finders that use it now.
+    put: its write, from the queue to the commit. used: order of last use.
+    """
+
+    key: bytes
+    m: int
+    checkpoint: Checkpoint | None = None
+    tokens: Tokens | None = None
+    record: NodeRecord | None = None
+    parent: Node | None = None
+    children: int = 0
+    pins: int = 0
+    put: Put | None = None
+    used: int = 0
+    holders: set[bytes] = field(default_factory=set)
+
+    @property
+    def on_disk(self) -> bool:
+        """Its state and all its K/V are in files."""
+        return self.record is not None and self.record.state != ""
+
+    def stands_for(self, tokens: Tokens) -> bool:
+        """It is on the device, and its ids are the first m of tokens."""
+        return self.checkpoint is not None and self.tokens is not None and np.array_equal(self.tokens, tokens[: self.m])
+
+
+class Nodes:
+    """by_key: all nodes. device, disk: those of a tier, least recently used first (disk: those with a state there).
+
+    held: holder -> keys. disk_bytes: the ledger of payload files, reservations included.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.by_key: dict[bytes, Node] = {}
+        self.device: OrderedDict[bytes, Node] = OrderedDict()
+        self.disk: OrderedDict[bytes, Node] = OrderedDict()
+        self.held: defaultdict[bytes, set[bytes]] = defaultdict(set)
+        self.touched: dict[bytes, Node] = {}
+        self.clock = 0
+        self.disk_bytes = 0
+        self.state_bytes = 0
+        self.page_bytes = 0
+        self.exporting = 0
+        self.exported = threading.Condition(self.lock)
+        self._page_uses = np.zeros(0, np.int32)
+
+    # --- use ---
+
+    def touch(self, node: Node) -> None:
+        """It was used now."""
+        self.clock += 1
+        node.used = self.clock
+        if node.key in self.device:
+            self.device.move_to_end(node.key)
+        if node.key in self.disk:
+            self.disk.move_to_end(node.key)
+            self.touched[node.key] = node
+
+    def take_touched(self) -> list[Node]:
+        """Nodes used since the last call, for the index, in order of use."""
+        out = list(self.touched.values())
+        self.touched.clear()
+        return out
+
+    def unpin(self, node: Node) -> None:
+        with self.lock:
+            node.pins -= 1
+            self.discard_if_empty(node)
+
+    # --- holders ---
+
+    def add_holder(self, node: Node, holder: bytes) -> bool:
+        """True when it is new."""
+        if holder in node.holders:
+            return False
+        node.holders.add(holder)
+        self.held[holder].add(node.key)
+        return True
+
+    def drop_holder(self, node: Node, holder: bytes) -> None:
+        node.holders.discard(holder)
+        keys = self.held.get(holder)
+        if keys is not None:
+            keys.discard(node.key)
+            if not keys:
+                del self.held[holder]
+
+    # --- device tier ---
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the states held and of the pages that they use, each page once."""
+        return self.state_bytes + self.page_bytes
+
+    def enter_device(self, node: Node, checkpoint: Checkpoint, tokens: Tokens) -> None:
+        """Takes over one reference. tokens: exactly m ids that nobody changes."""
+        node.checkpoint, node.tokens = checkpoint, tokens
+        self.device[node.key] = node
+        self.state_bytes += checkpoint.state_bytes
+        if len(checkpoint.pages):
+            top = int(checkpoint.pages.max()) + 1
+            if top > len(self._page_uses):
+                self._page_uses = np.concatenate([self._page_uses, np.zeros(2 * top - len(self._page_uses), np.int32)])
+            self._page_uses[checkpoint.pages] += 1
+            self.page_bytes += self._sole_pages(checkpoint) * self._bytes_of_page(checkpoint)
+
+    def leave_device(self, node: Node) -> int:
+        """Release the tier's reference. Returns how many pages nobody here uses any more."""
+        checkpoint, node.checkpoint, node.tokens = node.checkpoint, None, None
+        del self.device[node.key]
+        assert checkpoint is not None
+        sole = self._sole_pages(checkpoint)
+        self.state_bytes -= checkpoint.state_bytes
+        self.page_bytes -= sole * self._bytes_of_page(checkpoint)
+        if len(checkpoint.pages):
+            self._page_uses[checkpoint.pages] -= 1
+        checkpoint.release()
+        self.discard_if_empty(node)
+        return sole
+
+    def sole_bytes(self, checkpoint: Checkpoint) -> int:
+        """Bytes that only this checkpoint of the tier keeps."""
+        return checkpoint.state_bytes + self._sole_pages(checkpoint) * self._bytes_of_page(checkpoint)
+
+    def _sole_pages(self, checkpoint: Checkpoint) -> int:
+        return int((self._page_uses[checkpoint.pages] == 1).sum()) if len(checkpoint.pages) else 0
+
+    @staticmethod
+    def _bytes_of_page(checkpoint: Checkpoint) -> int:
+        return checkpoint.page_bytes // max(1, len(checkpoint.pages))
+
+    def free_device(self, full: PoolFull | None, over: int = 0) -> tuple[int, int]:
+        """Evict least recently used nodes until slots and pages for `full` and `over` bytes are free.
+
+        Pinned ones stay. First those without a waiting write, then the others, which lose it. Returns (evicted, writes lost).
+        """
+        slots, pages = (full.slots, full.pages) if full is not None else (0, 0)
+        goal = self.device_bytes - over
+        evicted = lost = 0
+        for cancel in (False, True):
+            for node in list(self.device.values()):
+                if slots <= 0 and pages <= 0 and self.device_bytes <= goal:
+                    return evicted, lost
+                waiting = node.put
+                if node.pins or (waiting is not None and not (cancel and waiting.cancel())):
+                    continue
+                lost += waiting is not None
+                pages -= self.leave_device(node)
+                slots -= 1
+                evicted += 1
+            if full is None:  # a budget is no emergency: waiting writes go on and the tier is over it for that long
+                break
+        return evicted, lost
+
+    # --- disk tier ---
+
+    def path(self, node: Node) -> list[tuple[Node, NodeRecord]]:
+        """The nodes whose spans make up its K/V, with their records, from position 0. Empty when one was removed."""
+        out = []
+        at: Node | None = node
+        while at is not None:
+            if at.record is None:
+                return []
+            out.append((at, at.record))
+            at = at.parent
+        return out[::-1]
+
+    def discard_if_empty(self, node: Node) -> None:
+        """Forget a node that is on no tier and waits for none."""
+        if node.checkpoint is None and node.record is None and node.put is None and not node.pins:
+            if self.by_key.get(node.key) is node:
+                del self.by_key[node.key]
+            for holder in list(node.holders):
+                self.drop_holder(node, holder)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "device_count": len(self.device), "device_bytes": self.device_bytes,
+            "disk_count": len(self.disk), "disk_bytes": self.disk_bytes,
+        }  # fmt: skip
+
+
+def encode_record(record: NodeRecord, used: int) -> bytes:
+    return _encoder.encode(msgspec.structs.replace(record, used=used))
+
+
+def decode_record(value: bytes) -> NodeRecord:
+    """Raises msgspec.MsgspecError."""
+    return _decoder.decode(value)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(NodeRecord)

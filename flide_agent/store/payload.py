@@ -1,0 +1,144 @@
+"""Payload files: a checksummed header, then raw tensors, 4096-aligned, a CRC each.
+
+    offset 0    magic, 8 bytes
+    offset 8    length of the header and its CRC-32, two little-endian uint32
+    offset 16   header, JSON of PayloadHeader
+    data        from the next multiple of 4096; each tensor at its offset from there, again a multiple of 4096
+
+Header and record in the index must agree on kind, key, m and since, so that a file under another's name is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+MAGIC = b"FLIDEOB1"
+ALIGN = 4096
+MAX_HEADER = 1 << 20
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name)
+    for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+}
+
+
+class PayloadError(Exception):
+    """A payload that must not be used; the message says which check failed."""
+
+
+class TensorEntry(msgspec.Struct, frozen=True):
+    """offset: from the start of the data; crc: CRC-32 of the nbytes bytes there."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    crc: int
+
+
+class PayloadHeader(msgspec.Struct, frozen=True):
+    """kind: "state" (of position m) or "kv" (pages of [since, m)). key: hex identity of the checkpoint. manifest: the engine's."""
+
+    kind: str
+    key: str
+    m: int
+    since: int
+    manifest: dict[str, Any]
+    tensors: tuple[TensorEntry, ...]
+
+
+_header = msgspec.json.Decoder(PayloadHeader)
+
+
+def _up(n: int) -> int:
+    return -(-n // ALIGN) * ALIGN
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    data: memoryview = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return data
+
+
+def encode(
+    kind: str, key: bytes, m: int, since: int, manifest: dict[str, Any], tensors: dict[str, torch.Tensor]
+) -> tuple[list[bytes | memoryview], int]:
+    """The chunks of a payload file and their total in bytes. Tensors are on the host; nothing is copied."""
+    entries: list[TensorEntry] = []
+    body: list[bytes | memoryview] = []
+    at = 0
+    for name, tensor in sorted(tensors.items()):
+        data = _bytes_of(tensor)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise PayloadError(f"tensor {name!r} has dtype {dtype}, which payloads do not hold")
+        entries.append(TensorEntry(name, dtype, tuple(tensor.shape), at, len(data), zlib.crc32(data)))
+        body += [data, bytes(_up(len(data)) - len(data))]
+        at += _up(len(data))
+    header = msgspec.json.encode(PayloadHeader(kind, key.hex(), m, since, manifest, tuple(entries)))
+    start = MAGIC + len(header).to_bytes(4, "little") + zlib.crc32(header).to_bytes(4, "little") + header
+    padding = bytes(_up(len(start)) - len(start))
+    return [start, padding, *(c for c in body if len(c))], _up(len(start)) + at
+
+
+def decode(fd: int, kind: str, key: bytes, m: int, since: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(manifest, tensors) of an open payload file, each tensor in memory of its own.
+
+    Raises PayloadError when anything does not match: size, magic, header, CRC of the header or of a tensor, or the identity
+    asked for. Raises OSError for a read that fails.
+    """
+    size = os.fstat(fd).st_size
+    head = os.pread(fd, ALIGN, 0)
+    if len(head) < 16 or head[:8] != MAGIC:
+        raise PayloadError("it is no payload file or its first bytes are damaged")
+    length, crc = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
+    if length > min(MAX_HEADER, size):
+        raise PayloadError("the header's length is out of bounds")
+    raw = head[16 : 16 + length] if 16 + length <= len(head) else os.pread(fd, length, 16)
+    if len(raw) != length or zlib.crc32(raw) != crc:
+        raise PayloadError("the header is damaged")
+    try:
+        header = _header.decode(raw)
+    except msgspec.MsgspecError as error:
+        raise PayloadError("the header cannot be read") from error
+    if (header.kind, header.key, header.m, header.since) != (kind, key.hex(), m, since):
+        raise PayloadError("the file belongs to another checkpoint")
+    start = _up(16 + length)
+    if size != start + sum(_up(e.nbytes) for e in header.tensors):
+        raise PayloadError("the file has not the size that its header tells")
+    return header.manifest, {e.name: _read(fd, start, size, e) for e in header.tensors}
+
+
+def _read(fd: int, start: int, size: int, entry: TensorEntry) -> torch.Tensor:
+    dtype = DTYPES.get(entry.dtype)
+    if dtype is None or entry.nbytes != math.prod(entry.shape) * dtype.itemsize or min(entry.shape, default=0) < 0:
+        raise PayloadError(f"tensor {entry.name!r} has a shape or dtype that does not fit its bytes")
+    if entry.offset < 0 or entry.offset % ALIGN or start + entry.offset + entry.nbytes > size:
+        raise PayloadError(f"tensor {entry.name!r} lies outside the file")
+    flat = torch.empty(entry.nbytes, dtype=torch.uint8)
+    view: memoryview = flat.numpy().data
+    done = 0
+    while done < entry.nbytes:
+        n = os.preadv(fd, [view[done:]], start + entry.offset + done)
+        if n <= 0:
+            raise PayloadError(f"tensor {entry.name!r} ends early")
+        done += n
+    if zlib.crc32(view) != entry.crc:
+        raise PayloadError(f"tensor {entry.name!r} fails its checksum")
+    return flat.view(dtype).reshape(entry.shape)
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)

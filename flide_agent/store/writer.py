@@ -1,0 +1,304 @@
+"""The one thread that writes: payload files, then one index transaction for all that waited, then unlinking.
+
+What waits is bounded: checkpoints by MAX_PUTS (one more is not written), session rows by MAX_ROWS (the oldest are given up).
+A disk that refuses makes the tier read-only: checkpoints are dropped until a growing pause has passed and a write works again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import lmdb
+
+from flide_agent.store.counters import Counters
+from flide_agent.store.disk import Batch, Disk, NoRoom, Put
+from flide_agent.store.index import Write
+from flide_agent.store.nodes import encode_record
+from flide_agent.store.removal import Removal, rows
+from flide_agent.store.report import Mode
+
+log = logging.getLogger("flide_agent.store")
+
+MAX_PUTS = 256
+MAX_ROWS = 4096
+MAX_BATCH = 128
+MAX_BATCH_BYTES = 128 << 20
+FIRST_PAUSE = 0.1
+LAST_PAUSE = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Index rows of the sessions. done(ok) is called from the writer: True when they are on stable storage."""
+
+    rows: Sequence[Write]
+    done: Callable[[bool], None]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A removal that is worked out when everything before it is committed. done: set when it is applied."""
+
+    collect: Callable[[], Removal]
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def removal(self) -> Removal:
+        removal = self.collect()
+        removal.done = self.done
+        return removal
+
+
+Job = Put | Rows | Removal | Task
+
+
+class Writer:
+    """Jobs run in the order they come. Start it with `start`; `close` ends it."""
+
+    def __init__(self, disk: Disk, counters: Counters) -> None:
+        self.disk, self.counters = disk, counters
+        self.mode: Mode = "rw"
+        self._jobs: deque[Job] = deque()
+        self._puts = self._rows = 0
+        self._busy = False
+        self._wake = threading.Condition()
+        self._closing = False
+        self._pause = FIRST_PAUSE
+        self._retry_at = 0.0
+        self._commit_refused = False
+        self._owed: list[Write] = []
+        self._late: list[Removal] = []
+        self._thread = threading.Thread(target=self._loop, name="store-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    # --- called from any thread ---
+
+    def put(self, put: Put) -> bool:
+        """Queue a write; False when it will not be written: the queue is full, the disk refuses, or the writer ended."""
+        with self._wake:
+            refused = self.mode == "ro" and time.monotonic() < self._retry_at
+            if self._closing or refused or self._puts >= MAX_PUTS:
+                return False
+            self._puts += 1
+            self._jobs.append(put)
+            self._wake.notify_all()
+        return True
+
+    def submit(self, job: Rows | Removal | Task) -> None:
+        """Queue anything else. After `close`, rows are given up at once, removals happen at the next start."""
+        given_up: Rows | None = None
+        with self._wake:
+            if self._closing:
+                given_up = job if isinstance(job, Rows) else None
+            else:
+                self._jobs.append(job)
+                self._rows += isinstance(job, Rows)
+                if self._rows > MAX_ROWS:
+                    given_up = next(j for j in self._jobs if isinstance(j, Rows))
+                    self._jobs.remove(given_up)
+                    self._rows -= 1
+                self._wake.notify_all()
+        if given_up is not None:
+            given_up.done(False)
+
+    def depth(self) -> int:
+        """Jobs that wait or are being done."""
+        with self._wake:
+            return len(self._jobs) + self._busy
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until nothing waits; False after timeout (s)."""
+        with self._wake:
+            return self._wake.wait_for(lambda: not self._jobs and not self._busy, timeout)
+
+    def close(self, timeout: float) -> None:
+        """Do what waits, give up after timeout (s) or when the disk refuses, end the thread."""
+        self.flush(timeout)
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    # --- the thread ---
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: bool(self._jobs) or self._closing)
+                if self._closing:
+                    break
+                jobs = self._take()
+                self._busy = True
+            ok = False
+            try:
+                ok = self._batch(jobs)
+            except Exception:
+                # The thread must outlive any fault of one batch: without it nothing would become durable any more.
+                log.exception("a batch of the store was lost")
+                self._abandon(jobs)
+                ok = True
+            with self._wake:
+                self._busy = False
+                self._wake.notify_all()
+                if not ok:
+                    self._wake.wait_for(lambda: self._closing, max(0.0, self._retry_at - time.monotonic()))
+        self._abandon(self._jobs)
+        try:
+            self.disk.index.commit(self._touched() + self._owed)
+        except (lmdb.Error, OSError) as error:
+            log.warning("the order of use could not be saved: %s", error)
+
+    def _abandon(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if isinstance(job, Rows):
+                job.done(False)
+            elif isinstance(job, Put):
+                with self.disk.nodes.lock:
+                    job.cancel()
+                self.disk.finish(job.node)
+
+    def _take(self) -> list[Job]:
+        """The next jobs of one batch; a Task is a batch of its own, since it has to see the ones before it committed."""
+        jobs: list[Job] = []
+        size = 0
+        while self._jobs and len(jobs) < MAX_BATCH and size < MAX_BATCH_BYTES:
+            if jobs and (isinstance(self._jobs[0], Task) or isinstance(jobs[0], Task)):
+                break
+            job = self._jobs.popleft()
+            jobs.append(job)
+            self._rows -= isinstance(job, Rows)
+            if isinstance(job, Put):
+                self._puts -= 1
+                checkpoint = job.checkpoint
+                size += 0 if checkpoint is None else checkpoint.state_bytes
+        return jobs
+
+    def _batch(self, jobs: list[Job]) -> bool:
+        """False when the disk refused the commit; rows and removals are back in the queue then."""
+        batch = Batch()
+        keep: list[Rows | Removal] = []
+        for job in jobs:
+            if isinstance(job, Put):
+                self._put(job, batch)
+            elif isinstance(job, Rows):
+                batch.rows += job.rows
+                keep.append(job)
+            else:
+                keep.append(job.removal() if isinstance(job, Task) else job)
+        keep += self._late
+        self._late = []
+        if self.disk.bare:
+            keep.append(self.disk.bare)
+            self.disk.bare = Removal()
+        removals = [job for job in keep if isinstance(job, Removal)]
+        with self.disk.nodes.lock:
+            removed = [row for removal in removals for row in rows(self.disk.nodes, removal)]
+        try:
+            self.disk.index.commit(removed + batch.rows + self._touched() + self._owed)
+        except (lmdb.Error, OSError) as error:
+            self.counters.add("commit_failures")
+            self.counters.add("writes_failed", self.disk.undo(batch))
+            self._commit_refused = True
+            self._refuse(error)
+            with self._wake:
+                self._jobs.extendleft(reversed(keep))
+                self._rows += sum(isinstance(job, Rows) for job in keep)
+            return False
+        self._owed = []
+        if self.mode == "ro" and (batch.staged or self._commit_refused):
+            self._accept()
+        self.counters.add("writes", len(batch.staged))
+        lost = self.disk.committed(batch)
+        if lost:
+            self._late.append(lost)
+            self._nudge()
+        for removal in removals:
+            self._unlink(removal)
+        for job in keep:
+            if isinstance(job, Rows):
+                job.done(True)
+        return True
+
+    def _put(self, put: Put, batch: Batch) -> None:
+        if self.mode == "ro" and time.monotonic() < self._retry_at:
+            with self.disk.nodes.lock:
+                put.cancel()
+            self.disk.finish(put.node)
+            self.counters.add("writes_dropped")
+            return
+        try:
+            staged = self.disk.stage(put, batch, self._room)
+        except NoRoom:
+            self.counters.add("writes_dropped")
+        except (OSError, lmdb.Error) as error:
+            self.counters.add("writes_failed")
+            self._refuse(error)
+        except (RuntimeError, ValueError) as error:
+            self.counters.add("writes_failed")
+            log.error("a checkpoint could not be exported: %s", error)
+        else:
+            if staged is not None:
+                self.counters.add("bytes_written", staged.size)
+                return
+        self.disk.finish(put.node)
+
+    def _room(self, size: int, error: OSError | None) -> bool:
+        """Make room for size bytes in the budget; after `error`, a sixteenth of what is there goes as well."""
+        if size > self.disk.limit:
+            return False
+        nodes = self.disk.nodes
+        removal = self.disk.victims(size, size + nodes.disk_bytes // 16 if error is not None else 0)
+        if removal:
+            self.counters.add("evicted_disk", sum(name.endswith(".state") for name, _ in removal.files))
+            with nodes.lock:
+                out = rows(nodes, removal)
+            try:
+                self.disk.index.commit(out)
+            except (lmdb.Error, OSError):
+                self._late.append(removal)
+                raise
+            self._unlink(removal)
+        return nodes.disk_bytes + size <= self.disk.limit
+
+    def _unlink(self, removal: Removal) -> None:
+        """The index has forgotten the files: remove them, and then what the index says of having to."""
+        freed = 0
+        for name, size in removal.files:
+            if self.disk.files.unlink(name):
+                freed += size
+                self._owed.append(("gc", name.encode(), None))
+        with self.disk.nodes.lock:
+            self.disk.nodes.disk_bytes -= freed
+        removal.done.set()
+
+    def _touched(self) -> list[Write]:
+        with self.disk.nodes.lock:
+            return [
+                ("node", node.key, encode_record(node.record, node.used))
+                for node in self.disk.nodes.take_touched()
+                if node.record is not None
+            ]
+
+    def _nudge(self) -> None:
+        """Have another batch, for what is left over from this one."""
+        with self._wake:
+            self._jobs.append(Removal())
+            self._wake.notify_all()
+
+    def _refuse(self, error: Exception) -> None:
+        self._retry_at = time.monotonic() + self._pause
+        if self.mode != "ro":
+            log.warning("the disk refuses writes (%s): checkpoints stay on the device until it takes them again", error)
+        self.mode = "ro"
+        self._pause = min(2 * self._pause, LAST_PAUSE)
+
+    def _accept(self) -> None:
+        log.warning("the disk takes writes again")
+        self.mode, self._pause, self._commit_refused = "rw", FIRST_PAUSE, False
