@@ -92,10 +92,22 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Fixed-width columns, the same on a terminal and in a pipe. narrow leaves out what m already says."""
+    """Fixed-width columns. narrow leaves out what m already says. then: characters of what the agent did next, 0 for none."""
 
     questions: Questions
     narrow: bool = False
+    then: int = 0
+
+    @classmethod
+    def fitting(cls, questions: Questions, width: int | None) -> Layout:
+        """The widest layout for a terminal of so many columns; None is no terminal, where lines may be long."""
+        whole, narrow = cls(questions), cls(questions, narrow=True)
+        if width is None:
+            return cls(questions, then=40)
+        if width < len(whole.header()):
+            return narrow
+        spare = width - len(whole.header()) - 2
+        return cls(questions, then=min(spare, 60) if spare >= 16 else 0)
 
     def _columns(self) -> list[tuple[str, int]]:
         fixed = [("step", 4), ("tokens", 6), ("m", 6), ("reused", 6), ("computed", 8), ("reason", 8)]
@@ -106,7 +118,7 @@ class Layout:
         return 11 if self.questions[name].get("type") == "choice" else max(5, min(len(TITLES.get(name, name)), 10))
 
     def header(self) -> str:
-        return " ".join(title.rjust(width) for title, width in self._columns())
+        return " ".join(title.rjust(width) for title, width in self._columns()) + ("  then" if self.then else "")
 
     def row(self, d: Decision) -> str:
         tokens = (d.step.index, d.history_tokens, d.m, d.reused_tokens, d.computed_tokens)
@@ -114,7 +126,8 @@ class Layout:
         if self.narrow:
             del cells[3]
         cells += [cell(d.answers.get(name)) for name in self.questions] + [f"{d.milliseconds:.1f}"]
-        return " ".join(text.rjust(width) for text, (_, width) in zip(cells, self._columns(), strict=True))
+        row = " ".join(text.rjust(width) for text, (_, width) in zip(cells, self._columns(), strict=True))
+        return row + (f"  {line(d.step.action, self.then)}" if self.then else "")
 
 
 def cell(answer: dict[str, Any] | None) -> str:

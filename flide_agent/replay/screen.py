@@ -23,7 +23,7 @@ class Screen:
     def __init__(self, console: Console, questions: Questions, files: int) -> None:
         self.console = console
         self.live = console.is_terminal
-        self.layout = Layout(questions, narrow=self.live and console.width < len(Layout(questions).header()))
+        self.layout = Layout.fitting(questions, console.width if self.live else None)
         self.files = files
         self.seen: list[str] = []
         self.shown = Shown()

@@ -19,6 +19,7 @@ from flide_agent.errors import InvalidRequest, TooLong, Unreachable
 from flide_agent.replay.questions import DEFAULT
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Run
+from flide_agent.replay.report import Layout
 
 
 def replay(*arguments: object) -> Any:
@@ -45,7 +46,8 @@ def test_each_step_is_asked_with_its_whole_history_in_one_session(service: Count
 def test_the_table_and_the_summary(service: CountingService) -> None:
     out = replay(EXAMPLE).output
     assert "(swe-agent-1.1, 20 steps)" in out
-    assert "step tokens      m reused computed   reason failed        next stuck  done  risk      ms" in out
+    assert "step tokens      m reused computed   reason failed        next stuck  done  risk      ms  then" in out
+    assert "  python -m unittest\n" in out
     assert sum(" run 0.50 " in row for row in out.splitlines()) == 20
     assert "20 decisions in 1 run, model counting" in out
     assert "new 1" in out
@@ -75,6 +77,15 @@ def test_json_takes_stdout_alone_and_its_keys_are_stable(service: CountingServic
     assert summary["decisions"] == 3
     assert summary["computed_tokens"] == sum(d["computed_tokens"] for d in decisions)
     assert summary["computed_without_reuse"] == sum(d["computed_tokens"] + d["reused_tokens"] for d in decisions)
+
+
+@pytest.mark.parametrize(
+    ("width", "reused", "then"), [(None, True, 40), (200, True, 60), (120, True, 30), (92, True, 0), (85, False, 0)]
+)
+def test_the_layout_fits_the_terminal(width: int | None, reused: bool, then: int) -> None:
+    layout = Layout.fitting(DEFAULT, width)
+    assert ("reused" in layout.header(), layout.then) == (reused, then)
+    assert width is None or len(layout.header()) <= width
 
 
 def test_json_to_a_file(service: CountingService, tmp_path: Path) -> None:
