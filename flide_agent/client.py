@@ -25,6 +25,7 @@ from flide_agent.replies import Reply
 from flide_agent.wire import (
     DEFAULT_URL,
     PAGE,
+    UNTIL_DEADLINE,
     Messages,
     Page,
     Questions,
@@ -67,9 +68,17 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def _send(self, kind: type[T], method: str, path: str, body: Any = None, deadline: float | None = None) -> T:
+    def _send(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: Any = None,
+        deadline: float | None = None,
+        retries: int | None = None,
+    ) -> T:
         content = None if body is None else msgspec.json.encode(body)
-        tries = Tries(self.retries, self.timeout if deadline is None else deadline)
+        tries = Tries(self.retries if retries is None else retries, self.timeout if deadline is None else deadline)
         while True:
             try:
                 return read(self._http.request(method, path, content=content, timeout=tries.remaining()), kind)
@@ -139,7 +148,7 @@ class Client:
 
     def ready(self, deadline: float | None = None) -> dict[str, Any]:
         """Waits until the server has loaded its model, up to the deadline."""
-        return self._send(dict[str, Any], "GET", "/ready", deadline=deadline)
+        return self._send(dict[str, Any], "GET", "/ready", deadline=deadline, retries=UNTIL_DEADLINE)
 
 
 class AsyncClient:
@@ -166,9 +175,17 @@ class AsyncClient:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _send(self, kind: type[T], method: str, path: str, body: Any = None, deadline: float | None = None) -> T:
+    async def _send(
+        self,
+        kind: type[T],
+        method: str,
+        path: str,
+        body: Any = None,
+        deadline: float | None = None,
+        retries: int | None = None,
+    ) -> T:
         content = None if body is None else msgspec.json.encode(body)
-        tries = Tries(self.retries, self.timeout if deadline is None else deadline)
+        tries = Tries(self.retries if retries is None else retries, self.timeout if deadline is None else deadline)
         while True:
             try:
                 return read(await self._http.request(method, path, content=content, timeout=tries.remaining()), kind)
@@ -232,4 +249,4 @@ class AsyncClient:
         return await self._send(dict[str, Any], "GET", "/v1/models")
 
     async def ready(self, deadline: float | None = None) -> dict[str, Any]:
-        return await self._send(dict[str, Any], "GET", "/ready", deadline=deadline)
+        return await self._send(dict[str, Any], "GET", "/ready", deadline=deadline, retries=UNTIL_DEADLINE)

@@ -24,13 +24,16 @@ from flide_engine.segments import GRID, Request, RequestError, Round
 from flide_agent.errors import FlideError, InternalError, Overloaded, TooLong, Unavailable
 
 if TYPE_CHECKING:
-    from flide_engine.engine import RequestResult, RoundResult
+    from flide_engine.engine import EngineInfo, RequestResult, RoundResult
 
 log = logging.getLogger("flide_agent.dispatch")
 
 
 class Runs(Protocol):
     """What the dispatcher needs of an engine."""
+
+    @property
+    def info(self) -> EngineInfo: ...
 
     @property
     def memory(self) -> Memory: ...
@@ -119,11 +122,16 @@ class Dispatcher:
         return self._thread.is_alive()
 
     def enqueue(self, request: Request) -> Future[Done]:
-        """Put a request in line. Keeps its checkpoint alive until it is answered. Raises Overloaded, Unavailable.
+        """Put a request in line. Keeps its checkpoint alive until it is answered. Raises Overloaded, Unavailable, and
+        InternalError for what no engine can run: it must not reach a round that others share.
 
         Cancelling the future while the request waits takes it out of the line. Whoever takes the result owns the
         references of its checkpoints.
         """
+        try:
+            request.validate(self.engine.info.vocab_size, self.engine.info.max_context)
+        except RequestError as e:
+            raise _as_ours(e) from e
         item = _Item(request, request.tokens(), Future(), time.perf_counter())
         with self._wake:
             if self._closing:

@@ -45,12 +45,13 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Milliseconds in each part of a step."""
+    """Milliseconds in each part of a step, in order: text to tokens, the checkpoint, the line, the round, what is kept."""
 
     render: float = 0.0
     find: float = 0.0
     queue: float = 0.0
     engine: float = 0.0
+    keep: float = 0.0
     total: float = 0.0
 
 

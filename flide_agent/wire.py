@@ -16,6 +16,8 @@ from flide_agent.errors import DeadlineExceeded, FlideError, UnexpectedReply, Un
 
 DEFAULT_URL = "http://127.0.0.1:8321"
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
+UNTIL_DEADLINE = 1 << 30
+"""Retries of a call that only its deadline ends."""
 
 Questions = Mapping[str, Mapping[str, Any]]
 Messages = Sequence[Mapping[str, Any]]

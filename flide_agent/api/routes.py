@@ -129,6 +129,8 @@ async def delete_session(request: Call, session: str) -> Json:
 @post("/v1/sessions/{session:str}/fork", status_code=201)
 async def fork_session(request: Call, session: str) -> Json:
     opening = asks.parse_opening(await _body(request, empty={}))
+    if opening.tools is not None:
+        raise InvalidRequest.at(("tools",), "a fork has the tools of the session that it comes from", "extra_forbidden")
     return _json(await views.fork(_service(request).decider, TENANT, session, opening), 201)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,6 +42,8 @@ class FakeMemory:
 
 class FakeEngine:
     """Answers with the first token of each request. `gate` holds a round until the test opens it."""
+
+    info = SimpleNamespace(vocab_size=1000, max_context=4096)
 
     def __init__(self, check: Callable[[Round], None] = lambda _: None) -> None:
         self.rounds: list[list[int]] = []
@@ -158,6 +161,15 @@ def test_what_the_engine_refuses_is_told() -> None:
     with pytest.raises(InternalError, match="segment 0: wrong"):
         d.enqueue(request(1)).result(5)
     d.close(5)
+
+
+def test_what_no_engine_can_run_gets_into_no_round() -> None:
+    engine = FakeEngine()
+    d = dispatcher(engine)
+    with pytest.raises(InternalError, match="token ids"):
+        d.enqueue(request(1000))
+    d.close(5)
+    assert engine.rounds == []
 
 
 def test_full_memory_is_relieved_and_tried_again() -> None:
