@@ -1,6 +1,7 @@
 """Agent runs: canonical histories, the step that a request means, and what is left of it after a crash.
 
-Reading order: `sessions` (what the service calls), `step` (what it gets), `history` (blocks and heads).
+Reading order: `sessions` (what the service calls), `step` (what it gets), `history` (blocks and heads), `live` (a session in
+memory), `records` (a session in the index).
 """
 
 from flide_agent.sessions.sessions import KEPT_STEPS, MAX_ID, MAX_METADATA, Sessions

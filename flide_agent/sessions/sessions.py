@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flide_engine.memory import Checkpoint
 
+from flide_agent.errors import Conflict, HeadConflict, InvalidRequest, NotFound
+from flide_agent.sessions import records
+from flide_agent.sessions.history import ID_BYTES, History, assemble, common_tokens, root_block, tools_json
+from flide_agent.sessions.listing import info_of, page_of
+from flide_agent.sessions.live import LiveSession, load
 from flide_agent.sessions.step import Page, SessionInfo, Step
 from flide_agent.store import CheckpointStore
+from flide_agent.store.writer import Rows
 
 if TYPE_CHECKING:
     from flide_agent.messages import Message
@@ -20,6 +31,8 @@ MAX_METADATA = 16384
 """Bytes of a session's metadata as JSON."""
 KEPT_STEPS = 256
 """Steps (heads) that a session keeps; older heads are unknown."""
+MAX_LIVE = 1024
+"""Sessions kept in memory beside those with unwritten rows; the others are read from the index when they go on."""
 
 
 class Sessions:
@@ -29,12 +42,17 @@ class Sessions:
     Records are written behind, by the store's writer, after the checkpoints that they name.
     """
 
-    def __init__(self, store: CheckpointStore, prompts: Prompts, *, kept_steps: int = KEPT_STEPS) -> None:
-        raise NotImplementedError
+    def __init__(
+        self, store: CheckpointStore, prompts: Prompts, *, kept_steps: int = KEPT_STEPS, max_live: int = MAX_LIVE
+    ) -> None:
+        self._store, self._prompts = store, prompts
+        self._kept, self._max_live = kept_steps, max_live
+        self._live: OrderedDict[bytes, LiveSession] = OrderedDict()
+        self._lock = threading.Lock()
 
     def share_key(self, tenant: str) -> bytes:
         """The tenant's namespace in the store, for requests outside sessions too."""
-        raise NotImplementedError
+        return self._store.share_key(_checked(tenant, "tenant"))
 
     def open(
         self, tenant: str, session_id: str | None = None, metadata: Any = None, tools: Sequence[object] | None = None
@@ -44,7 +62,20 @@ class Sessions:
         A known id is given back as it is; raises Conflict when tools are given that are not those of its last history.
         metadata replaces what was there unless None. Raises InvalidRequest for an id or metadata over the limits.
         """
-        raise NotImplementedError
+        share_key = self.share_key(tenant)
+        session_id = secrets.token_urlsafe(18) if session_id is None else _checked(session_id, "id")
+        data = _metadata(metadata)
+        with self._lock:
+            session = self._find(share_key, session_id)
+            if session is None:
+                session = self._register(self._new(share_key, session_id, tools or ()))
+            elif tools is not None and tools_json(tools) != session.current.blocks[0].tools:
+                raise Conflict("the session exists with other tools; give them with its next step instead")
+        with session.lock:
+            if metadata is not None:
+                session.metadata = data
+            self._save(session)
+            return info_of(session, self._store, steps=False)
 
     def begin(
         self,
@@ -63,7 +94,61 @@ class Sessions:
         Raises HeadConflict(current head) when `head` is unknown to this session (or the session is), InvalidRequest when
         both or neither of messages and append are given.
         """
-        raise NotImplementedError
+        if (messages is None) == (append is None):
+            raise InvalidRequest.at(("messages",), "give either messages or append")
+        if messages is not None and head is not None:
+            raise InvalidRequest.at(("head",), "head goes with append; messages are the whole history")
+        share_key = self.share_key(tenant)
+        with self._lock:
+            session = self._find(share_key, _checked(session_id, "session"))
+        opens = session is None
+        if session is None:
+            if head is not None:
+                raise HeadConflict("the session is unknown here; send messages", None)
+            session = self._new(share_key, session_id, tools or ())
+        with session.lock:
+            root = session.current.blocks[0]
+            if tools is not None and tools_json(tools) != root.tools:
+                root = root_block(self._prompts, share_key, tools)
+                root = session.blocks.get(root.id, root)
+            follows = None
+            if append is None:
+                history = session.whole(self._prompts, root, messages or ())
+            else:
+                follows = _head(head, session)
+                base = session.blocks_of(follows)
+                if base is None or not session.knows(follows):
+                    raise HeadConflict("this head is unknown to the session; send messages", session.current.id.hex())
+                history = session.following(self._prompts, base, base[0] if tools is None else root, append)
+            return self._step(tenant, share_key, session, history, follows, opens)
+
+    def _step(
+        self, tenant: str, share_key: bytes, session: LiveSession, history: History, follows: bytes | None, opens: bool
+    ) -> Step:
+        known = session.steps.get(history.id)
+        common = 0
+        if session.steps:
+            extends = self._prompts.incremental and session.current.starts(history)
+            common = len(session.current.tokens) if extends else common_tokens(session.current.tokens, history.tokens)
+        if follows is None and session.steps:
+            follows = session.current.id
+        return Step(
+            tenant=tenant,
+            session_id=session.id,
+            share_key=share_key,
+            head=history.id.hex(),
+            follows=None if follows is None else follows.hex(),
+            number=session.number + 1 if known is None else known.number,
+            reason=session.reason(history, follows),
+            tokens=history.tokens,
+            ends=history.ends,
+            saves=history.saves,
+            common=common,
+            escaped=history.escaped,
+            restored=session.restored,
+            opens=opens,
+            history=history,
+        )
 
     def commit(self, step: Step, checkpoints: Mapping[int, Checkpoint], *, m: int = 0) -> None:
         """The step was answered: its history becomes the session's head, its checkpoints go to the store.
@@ -71,23 +156,183 @@ class Sessions:
         checkpoints: by position, one reference each, which this takes over whatever happens. m: where the step was resumed.
         A session deleted since `begin` stays deleted.
         """
-        raise NotImplementedError
+        share_key = step.share_key
+        with self._lock:
+            session = self._find(share_key, step.session_id)
+            if session is None and step.opens:
+                tools = json.loads(step.history.blocks[0].tools or b"[]")
+                session = self._register(self._new(share_key, step.session_id, tools))
+        if session is None:
+            for checkpoint in checkpoints.values():
+                checkpoint.release()
+            return
+        with session.lock:
+            if session.deleted:
+                for checkpoint in checkpoints.values():
+                    checkpoint.release()
+                return
+            holder = session.key.hex()
+            known = session.steps.get(step.history.id)
+            kept = dict(known.checkpoints) if known is not None else {}
+            if m:
+                kept[m] = self._store.key(share_key, step.tokens[:m])
+                self._store.hold(share_key, [kept[m]], holder)
+            for position, checkpoint in sorted(checkpoints.items()):
+                kept[position] = self._store.publish(share_key, step.tokens, checkpoint, holder)
+            record = records.StepRecord(
+                known.number if known is not None else session.number + 1,
+                bytes.fromhex(step.follows or "") if known is None else known.follows,
+                step.reason, time.time(), step.messages, len(step.tokens), m, tuple(sorted(kept.items())),
+            )  # fmt: skip
+            session.take(step.history, record, self._kept)
+            self._save(session)
+
+    # --- sessions as such ---
 
     def get(self, tenant: str, session_id: str) -> SessionInfo:
         """A session with its kept steps and their checkpoints. Raises NotFound."""
-        raise NotImplementedError
+        session = self._known(tenant, session_id)
+        with session.lock:
+            return info_of(session, self._store, steps=True)
 
     def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
         """Sessions of a tenant in a stable order of no meaning, `limit` (1..1000) at a time.
 
-        Raises InvalidRequest for a bad cursor.
+        Raises InvalidRequest for a bad cursor or limit.
         """
-        raise NotImplementedError
+        place = records.tenant_id(self.share_key(tenant))
+        after = None
+        if cursor is not None:
+            after = _bytes(cursor)
+            if after is None:
+                raise InvalidRequest.at(("cursor",), "not a cursor of this listing")
+            after = place + after
+        if not 1 <= limit <= 1000:
+            raise InvalidRequest.at(("limit",), "must be between 1 and 1000")
+        with self._lock:
+            live = {s.place: s for s in self._live.values() if s.place.startswith(place)}
+            stored = dict(self._store.index.scan("session", place, after=after, limit=limit + 1))
+        return page_of(live, stored, after, limit)
 
     def delete(self, tenant: str, session_id: str) -> int:
-        """Remove a session and what only it holds, on disk too. Returns how many checkpoints went. Raises NotFound."""
-        raise NotImplementedError
+        """Remove a session and what only it holds, on disk too. Returns how many checkpoints went. Raises NotFound.
+
+        Raises StoreError when the disk refuses to record it within 10 s.
+        """
+        share_key = self.share_key(tenant)
+        session = self._known(tenant, session_id)
+        with session.lock, self._lock:
+            self._live.pop(session.key, None)
+            session.deleted = True
+            index = self._store.index
+            with session.rows_lock:
+                owed = [(db, key) for db, key in session.unsaved if db != "session"]
+            rows = [(db, key) for db in ("head", "block") for key, _ in index.scan(db, session.key)]
+            rows += [*owed, *session.everything(), ("session", session.place)]
+            self._store.writer.submit(Rows([(db, key, None) for db, key in dict.fromkeys(rows)], lambda ok: None))
+        return self._store.forget(share_key, session.key.hex())
 
     def fork(self, tenant: str, session_id: str, new_id: str | None = None, metadata: Any = None) -> SessionInfo:
         """A second session with the same heads, steps and checkpoints. Raises NotFound, Conflict when new_id exists."""
-        raise NotImplementedError
+        share_key = self.share_key(tenant)
+        source = self._known(tenant, session_id)
+        new_id = secrets.token_urlsafe(18) if new_id is None else _checked(new_id, "id")
+        data = _metadata(metadata)
+        with source.lock:
+            with self._lock:
+                if self._find(share_key, new_id) is not None:
+                    raise Conflict("a session of this id exists already")
+                copy = self._new(share_key, new_id, ())
+                copy.blocks, copy.steps = dict(source.blocks), dict(source.steps)
+                copy.current, copy.number = source.current, source.number
+                copy.metadata = source.metadata if metadata is None else data
+                self._register(copy)
+            keys = {key for step in source.steps.values() for _, key in step.checkpoints}
+        with copy.lock:
+            self._store.hold(share_key, sorted(keys), copy.key.hex())
+            copy.owe(copy.everything())
+            self._save(copy)
+            return info_of(copy, self._store, steps=False)
+
+    # --- where sessions are ---
+
+    def _known(self, tenant: str, session_id: str) -> LiveSession:
+        share_key = self.share_key(tenant)
+        with self._lock:
+            session = self._find(share_key, _checked(session_id, "session"))
+        if session is None:
+            raise NotFound("no such session")
+        return session
+
+    def _find(self, share_key: bytes, session_id: str) -> LiveSession | None:
+        """From memory, else from the index. Under the lock."""
+        key = records.session_key(share_key, session_id)
+        session = self._live.get(key)
+        if session is not None:
+            self._live.move_to_end(key)
+            return session
+        place = records.tenant_id(share_key) + key
+        value = self._store.index.read("session", place)
+        record = None if value is None else records.decode_session(value)
+        if record is None:
+            return None
+        tools = json.loads(record.tools) if record.tools else []
+        return self._register(load(self._store.index, key, place, record, self._prompts, share_key, tools))
+
+    def _new(self, share_key: bytes, session_id: str, tools: Sequence[object]) -> LiveSession:
+        key, now = records.session_key(share_key, session_id), time.time()
+        root = root_block(self._prompts, share_key, tools)
+        current = assemble(self._prompts, [root], None)
+        place = records.tenant_id(share_key) + key
+        session = LiveSession(key, place, session_id, now, now, b"null", current, blocks={root.id: root})
+        session.owe({("block", key + root.id): records.encode_block(root)})
+        return session
+
+    def _register(self, session: LiveSession) -> LiveSession:
+        """Under the lock. Sessions with unwritten rows stay, since the index does not have them yet."""
+        self._live[session.key] = session
+        for old in list(self._live.values()):
+            if len(self._live) <= self._max_live:
+                break
+            if old is not session and not old.unsaved:
+                del self._live[old.key]
+        return session
+
+    def _save(self, session: LiveSession) -> None:
+        rows = session.rows(self._prompts.digest)
+        self._store.writer.submit(Rows(rows, lambda ok: session.saved_rows(rows) if ok else None))
+
+
+def _checked(text: str, field: str) -> str:
+    if not 1 <= len(text) <= MAX_ID:
+        raise InvalidRequest.at((field,), f"must have 1 to {MAX_ID} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest.at((field,), "has characters that are no Unicode text") from None
+    return text
+
+
+def _metadata(value: Any) -> bytes:
+    try:
+        data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidRequest.at(("metadata",), "cannot be written as JSON") from None
+    if len(data) > MAX_METADATA:
+        raise InvalidRequest.at(("metadata",), f"has {len(data)} bytes as JSON; at most {MAX_METADATA} are kept")
+    return data
+
+
+def _bytes(text: str) -> bytes | None:
+    """16 bytes from their hex; None when it is none."""
+    try:
+        value = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return value if len(value) == ID_BYTES else None
+
+
+def _head(head: str | None, session: LiveSession) -> bytes:
+    if head is None:
+        return session.current.id
+    return _bytes(head) or b"\0"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from flide_engine.segments import Tokens
 
+from flide_agent.sessions import live
 from flide_agent.sessions.history import History
 from flide_agent.store import CheckpointInfo
 
-Reason = Literal["new", "append", "repeat", "fork", "edit", "truncate", "tools"]
+Reason = live.Reason
 """How a step's history relates to what the session had. A closed list:
 
 new: the session's first step.
@@ -32,7 +33,7 @@ class Step:
     take those beyond the checkpoint found (`saves_after`). escaped: some outside text was escaped.
     common: token LCP with the session's last history (0 for its first step). head: names exactly this history, stable
     over retries and restarts. follows: the head it came after, None for a first step. repeat: reason == "repeat".
-    restored: the session was read from the index after a restart or a long pause, nothing else.
+    restored: the session was read from the index after a restart or a long pause, nothing else. opens: the commit opens it.
     share_key: the tenant's namespace, for `find` and Request.share_key.
 
     Run it as: found = store.find(step.share_key, step.tokens, len(step.tokens)); tail = step.tokens[m:] with
@@ -52,7 +53,13 @@ class Step:
     common: int
     escaped: bool
     restored: bool
+    opens: bool
     history: History
+
+    @property
+    def messages(self) -> int:
+        """How many messages the history has."""
+        return self.history.messages
 
     @property
     def repeat(self) -> bool:

@@ -129,6 +129,10 @@ class CheckpointStore:
         """The tenant's namespace, 32 bytes: HMAC of the tenant under a secret made with the store. Same after a restart."""
         return ids.tenant_key(self._secret, tenant)
 
+    def key(self, share_key: bytes, tokens: Tokens) -> bytes:
+        """The key of the checkpoint at the last grid position of tokens, at least 64 of them, whether there is one or not."""
+        return ids.chain(self._own, share_key, tokens)[-1]
+
     # --- find ---
 
     def find(self, share_key: bytes, tokens: Tokens, at_most: int) -> Found | None:
