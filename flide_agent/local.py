@@ -83,7 +83,7 @@ class Service:
             )
         except (ModelError, PromptError) as e:
             raise StartError(f"model {settings.model!r}: {e}") from e
-        except ValueError as e:
+        except (ValueError, RuntimeError, MemoryError, OSError) as e:  # settings that do not fit; no memory for the pools
             raise StartError(f"model {settings.model!r} cannot be loaded: {e}") from e
         if engine.info.vocab_size < prompts.vocab_size:
             raise StartError(
@@ -94,7 +94,11 @@ class Service:
         )
         for note in store.notes:
             log.info("%s", note)
-        sessions = Sessions(store, prompts)
+        try:
+            sessions = Sessions(store, prompts)
+        except BaseException:
+            store.close()
+            raise
         dispatcher = Dispatcher(engine, store.relieve, settings.max_queue, settings.max_round_tokens)
         released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
         served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released)
