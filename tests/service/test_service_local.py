@@ -1,0 +1,151 @@
+"""The service in process: the same methods, replies and errors as the client against a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from service_process import Running
+
+from flide_agent.client import Client
+from flide_agent.errors import FlideError, HeadConflict, InvalidRequest, NotFound, StartError, TooLong, UnknownModel
+from flide_agent.local import LocalService
+from flide_agent.replies import Reply
+from flide_agent.settings import Settings
+
+NOUL = {"q": {"type": "noul", "instructions": "Is it?"}}
+MESSAGES = [{"role": "user", "content": f"message {i} " * 20} for i in range(6)]
+SMALL = Settings(memory_bytes=64 << 20, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalService]:
+    with LocalService(SMALL) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Client:
+    return server.client()
+
+
+def bare(reply: Reply) -> Reply:
+    """Without what may differ: the times."""
+    assert reply.x_session is not None
+    step = msgspec.structs.replace(reply.x_session, latency=None)
+    return msgspec.structs.replace(reply, x_session=step)
+
+
+def test_the_same_steps_give_the_same_replies(local: LocalService, client: Client) -> None:
+    for k in (2, 4, 6, 6):
+        here = local.decide("same", messages=MESSAGES[:k], questions=NOUL)
+        there = client.decide("same", messages=MESSAGES[:k], questions=NOUL)
+        assert bare(here) == bare(there)
+    assert local.systemone("a state", NOUL) == client.systemone("a state", NOUL)
+    names = {"created", "updated", "steps"}
+    assert {k: v for k, v in local.session("same").items() if k not in names} == {
+        k: v for k, v in client.session("same").items() if k not in names
+    }
+
+
+Call = Callable[[Any], object]
+MISTAKES: list[tuple[type[FlideError], Call]] = [
+    (InvalidRequest, lambda s: s.systemone(None, NOUL)),
+    (InvalidRequest, lambda s: s.systemone("s", {})),
+    (InvalidRequest, lambda s: s.decide("x", questions=NOUL)),
+    (InvalidRequest, lambda s: s.decide("a/b", messages=MESSAGES, questions=NOUL)),
+    (InvalidRequest, lambda s: s.decide("x", messages=[{"role": 1}], questions=NOUL)),
+    (UnknownModel, lambda s: s.systemone("s", NOUL, model="other")),
+    (TooLong, lambda s: s.systemone("word " * 60_000, NOUL)),
+    (NotFound, lambda s: s.session("nobody")),
+    (NotFound, lambda s: s.delete("nobody")),
+    (HeadConflict, lambda s: s.decide("nobody", append=MESSAGES, head="h", questions=NOUL)),
+]
+
+
+@pytest.mark.parametrize(("kind", "call"), MISTAKES)
+def test_the_same_mistakes_give_the_same_errors(
+    local: LocalService, client: Client, kind: type[FlideError], call: Call
+) -> None:
+    said = []
+    for service in (local, client):
+        if service is client and kind is InvalidRequest and "a/b" in str(call.__code__.co_consts):
+            continue  # a slash cannot come through a path
+        with pytest.raises(kind) as e:
+            call(service)
+        said.append(e.value.message)
+    assert len(set(said)) == 1
+
+
+def test_threads_share_one(local: LocalService) -> None:
+    def run(i: int) -> list[Any]:
+        return [local.decide(f"t{i}", messages=[{"role": "user", "content": f"run {i}"}, *MESSAGES[:k]], questions=NOUL).answers
+                for k in range(1, 5)]  # fmt: skip
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, range(4)))
+    for i in range(4):
+        local.delete(f"t{i}")
+        assert run(i) == together[i]
+
+
+def test_a_temporary_store_goes_and_a_named_one_stays(tmp_path: Path) -> None:
+    with LocalService(SMALL) as service:
+        path = Path(service.service.settings.store or "")
+        assert path.is_dir()
+    assert not path.exists()
+    named = msgspec.structs.replace(SMALL, store=tmp_path / "s")
+    with LocalService(named) as service:
+        first = service.decide("kept", messages=MESSAGES, questions=NOUL)
+    with LocalService(named) as service:
+        second = service.decide("kept", messages=MESSAGES, questions=NOUL)
+    assert second.x_session is not None
+    assert second.x_session.m > 0
+    assert second.x_session.reason == "repeat"
+    assert second.answers == first.answers
+
+
+def test_small_memory_evicts_and_stays_exact() -> None:
+    """Far more sessions than the pool holds: everything is answered, and with the bits of a pool that holds all."""
+    tiny = Settings(memory_bytes=8 << 20, device="cpu")
+    want: dict[int, Any] = {}
+    with LocalService(SMALL) as service:
+        for i in range(40):
+            want[i] = service.systemone(f"state {i} " * 60, NOUL).answers
+    with LocalService(tiny) as service:
+        for i in [*range(40), *range(40)]:
+            assert service.systemone(f"state {i} " * 60, NOUL).answers == want[i]
+        stats = service.service.stats()
+    assert stats["store"]["evicted_device"] > 0, "the pool was big enough, so nothing was tested"
+    assert stats["engine"]["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(model="no such model"), "no such model"),
+        (Settings(device="cpu", dtype="bfloat16"), "bfloat16"),
+        (Settings(device="cpu", memory_bytes=1000), "memory"),
+    ],
+)
+def test_start_errors_say_what_to_change(settings: Settings, words: str) -> None:
+    with pytest.raises(StartError, match=words), LocalService(settings):
+        pass
+
+
+def test_settings_are_checked() -> None:
+    for bad in (
+        {"port": 70000},
+        {"dtype": "int8"},
+        {"device": "tpu"},
+        {"max_queue": 0},
+        {"model": ""},
+        {"max_state_tokens": -1},
+    ):
+        (name,) = bad
+        with pytest.raises(ValueError, match=name):
+            Settings(**bad)  # type: ignore[arg-type]
