@@ -15,6 +15,7 @@ from forest import Stored, decision, plan, segments, visible, what_if
 from forest import on as put
 
 NO_SPLIT = 1 << 20
+LIMIT = 3e-5 if torch.cuda.is_available() else 5e-6  # on the GPU float32 products run as three TF32 products
 RESUMED = Stored(128, np.array([1, 0], np.int32), 0)
 ROUNDS = {
     "one": (decision(65, 3),),
@@ -137,17 +138,17 @@ def test_every_layout(device: torch.device, name: str) -> None:
     case = Case.make(plan(*ROUNDS[name], taken=2), 4, 1, 16, device)
     out = case.run()
     edge = sorted({*range(0, case.plan.rows, 7), case.plan.rows - 1, *case.plan.seg_first_row.tolist()})
-    assert worst(case, out[edge], edge) < 5e-6
+    assert worst(case, out[edge], edge) < LIMIT
     readouts = case.plan.readout_row.tolist()
-    assert worst(case, case.run(readouts=True), readouts) < 5e-6
+    assert worst(case, case.run(readouts=True), readouts) < LIMIT
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 1, 16), (12, 2, 32), (8, 2, 64), (2, 2, 16), (5, 1, 16)])
 def test_groups_and_head_sizes(device: torch.device, heads: int, kv_heads: int, dim: int) -> None:
     case = Case.make(plan(*ROUNDS["mixed"], taken=2), heads, kv_heads, dim, device)
     rows = list(range(0, case.plan.rows, 11))
-    assert worst(case, case.run()[rows], rows) < 5e-6
-    assert worst(case, case.run(readouts=True), case.plan.readout_row.tolist()) < 5e-6
+    assert worst(case, case.run()[rows], rows) < LIMIT
+    assert worst(case, case.run(readouts=True), case.plan.readout_row.tolist()) < LIMIT
 
 
 def test_blocks_that_need_no_mask_keep_their_bits_with_one(device: torch.device) -> None:

@@ -32,14 +32,14 @@ def _blend(dot, v, m, mass, acc, scale, PRECISION: tl.constexpr):
     return top, mass, acc
 
 
-@triton.jit(do_not_specialize=["depth", "part_rows", "table_stride"])
+@triton.jit(do_not_specialize=["depth", "part_rows", "table_stride", "first_split", "always_mask"])
 def _fork_attention(
     q, gate, k_local, v_local, k_pages, v_pages, k_blocks, v_blocks,
     tiles, seg_first_row, seg_len, seg_start, seg_kind, seg_hist, seg_table, seg_locals, page_table,
     out, part_acc, part_max, part_sum,
-    gate_stride, v_stride, part_rows, table_stride, depth, scale,
+    gate_stride, v_stride, part_rows, table_stride, depth, first_split, always_mask, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    FIRST_SPLIT: tl.constexpr, MOST_SPANS: tl.constexpr, BULK: tl.constexpr, ALWAYS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    MOST_SPANS: tl.constexpr, BULK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) // KV_HEADS
     kv_head = tl.program_id(0) % KV_HEADS
@@ -72,11 +72,10 @@ def _fork_attention(
         keys = tl.where(trunk, start + first + token + 1, hist)
         most = tl.where(trunk, start + end, hist)
         least = tl.where(trunk, start + first + 1, hist)
-        low = tl.where(span == 0, 0, FIRST_SPLIT << tl.maximum(span - 1, 0))
-        high = tl.minimum(most, FIRST_SPLIT << span)
+        low = tl.where(span == 0, 0, first_split << tl.maximum(span - 1, 0))
+        high = tl.minimum(most, first_split << span)
         full = tl.maximum(low, tl.minimum(least // KEYS * KEYS, high))
-        if ALWAYS_MASK:
-            full = low
+        full = tl.where(always_mask != 0, low, full)
         for key in range(low, full, KEYS):
             page = tl.load(table + key // KEYS)
             if BULK:
@@ -98,7 +97,7 @@ def _fork_attention(
             v = tl.load(v_pages + at, mask=(key + n < most)[:, None], other=0.0)
             m, mass, acc = _blend(dot, v, m, mass, acc, scale, PRECISION)
 
-        if (trunk == 0) & (span == span_count(most, FIRST_SPLIT, MOST_SPANS) - 1):
+        if (trunk == 0) & (span == span_count(most, first_split, MOST_SPANS) - 1):
             for ancestor in range(depth + 1):
                 own = ancestor == depth
                 at_range = seg_locals + (segment * depth + tl.minimum(ancestor, depth - 1)) * 2
@@ -114,14 +113,14 @@ def _fork_attention(
                     v = tl.load(v_local + local_row[:, None] * v_stride + (kv_head * D + d)[None, :], mask=seen, other=0.0)
                     m, mass, acc = _blend(dot, v, m, mass, acc, scale, PRECISION)
 
-        spans = span_count(keys, FIRST_SPLIT, MOST_SPANS)
+        spans = span_count(keys, first_split, MOST_SPANS)
         done = used & (spans + span == 1)
         gates = tl.load(
             gate + (q_row + token)[:, None] * gate_stride + head[:, None] * (2 * D) + d[None, :], mask=done[:, None], other=0.0
         ).to(tl.float32)
         value = acc / tl.where(mass > 0, mass, 1.0)[:, None] / (1.0 + tl.exp2(gates * -1.4426950408889634))
         tl.store(out + q_at[:, None] * D + d[None, :], value.to(out.dtype.element_ty), mask=done[:, None])
-        if span_count(most, FIRST_SPLIT, MOST_SPANS) > 1:
+        if span_count(most, first_split, MOST_SPANS) > 1:
             partial = used & (spans > 1) & (span < spans)
             at_part = span.to(tl.int64) * part_rows * (KV_HEADS * GROUP) + q_at
             tl.store(part_acc + at_part[:, None] * D + d[None, :], acc, mask=partial[:, None])
@@ -129,11 +128,10 @@ def _fork_attention(
             tl.store(part_sum + at_part, mass, mask=partial)
 
 
-@triton.jit(do_not_specialize=["part_rows"])
+@triton.jit(do_not_specialize=["part_rows", "first_split"])
 def _merge_spans(
-    gate, rows, row_segment, positions, seg_kind, seg_hist, part_acc, part_max, part_sum, out, gate_stride, part_rows,
-    HAS_ROWS: tl.constexpr, HEADS: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    FIRST_SPLIT: tl.constexpr, MOST_SPANS: tl.constexpr,
+    gate, rows, row_segment, positions, seg_kind, seg_hist, part_acc, part_max, part_sum, out, gate_stride, part_rows, first_split,
+    HAS_ROWS: tl.constexpr, HEADS: tl.constexpr, H: tl.constexpr, D: tl.constexpr, MOST_SPANS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     stream_row = row
@@ -142,7 +140,7 @@ def _merge_spans(
     segment = tl.load(row_segment + stream_row)
     if segment >= 0:
         keys = tl.where(tl.load(seg_kind + segment) == 0, tl.load(positions + stream_row) + 1, tl.load(seg_hist + segment))
-        spans = span_count(keys, FIRST_SPLIT, MOST_SPANS)
+        spans = span_count(keys, first_split, MOST_SPANS)
         if spans > 1:
             head = tl.arange(0, H)
             d = tl.arange(0, D)
@@ -242,9 +240,10 @@ def fork_attention(
         q, gate, k_local, v_local, k_pages, v_pages, k_blocks, v_blocks,
         tiles, segments.first_row, segments.length, segments.start, segments.kind, segments.hist, segments.table, segments.locals,
         segments.page_table, out, partials.acc, partials.maximum, partials.sum,
-        gate.stride(0), v_local.stride(0), count, segments.page_table.stride(0), segments.locals.shape[1], scale * LOG2_E,
+        gate.stride(0), v_local.stride(0), count, segments.page_table.stride(0), segments.locals.shape[1], first_split, int(always_mask),
+        scale * LOG2_E,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, TOKENS=tokens_a_tile, D=dim, ROWS=config.rows, KEYS=k_pages.shape[2],
-        FIRST_SPLIT=first_split, MOST_SPANS=MOST_SPANS, BULK=config.bulk and blocks is not None, ALWAYS_MASK=always_mask,
+        MOST_SPANS=MOST_SPANS, BULK=config.bulk and blocks is not None,
         PRECISION="tf32x3" if q.element_size() == 4 else "tf32", num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 
@@ -261,6 +260,6 @@ def merge_spans(
     if count:
         _merge_spans[(count,)](
             gate, rows, row_segment, positions, segments.kind, segments.hist, partials.acc, partials.maximum, partials.sum, out,
-            gate.stride(0), count, HAS_ROWS=rows is not None, HEADS=heads, H=triton.next_power_of_2(heads), D=dim,
-            FIRST_SPLIT=first_split, MOST_SPANS=MOST_SPANS, num_warps=4,
+            gate.stride(0), count, first_split, HAS_ROWS=rows is not None, HEADS=heads, H=triton.next_power_of_2(heads), D=dim,
+            MOST_SPANS=MOST_SPANS, num_warps=4,
         )  # fmt: skip

@@ -32,17 +32,17 @@ def tile_capacity(
 
 
 @triton.jit
-def span_count(keys, FIRST_SPLIT: tl.constexpr, MOST_SPANS: tl.constexpr):
+def span_count(keys, first_split, MOST_SPANS: tl.constexpr):
     spans = keys * 0 + 1
     for i in tl.static_range(MOST_SPANS - 1):
-        spans += ((FIRST_SPLIT << i) < keys).to(tl.int32)
+        spans += ((first_split << i) < keys).to(tl.int32)
     return spans
 
 
-@triton.jit(do_not_specialize=["segments"])
+@triton.jit(do_not_specialize=["segments", "first_split"])
 def _tile_pointers(
-    seg_len, seg_start, seg_kind, seg_hist, tile_ptr, segments,
-    TOKENS: tl.constexpr, FIRST_SPLIT: tl.constexpr, MOST_SPANS: tl.constexpr, BLOCK: tl.constexpr,
+    seg_len, seg_start, seg_kind, seg_hist, tile_ptr, segments, first_split,
+    TOKENS: tl.constexpr, MOST_SPANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     total = 0
     tl.store(tile_ptr, 0)
@@ -54,16 +54,16 @@ def _tile_pointers(
         keys = tl.where(
             trunk, tl.load(seg_start + s, mask=inside, other=0) + length, tl.load(seg_hist + s, mask=inside, other=0)
         )
-        entries = (length + TOKENS - 1) // TOKENS * span_count(keys, FIRST_SPLIT, MOST_SPANS)
+        entries = (length + TOKENS - 1) // TOKENS * span_count(keys, first_split, MOST_SPANS)
         entries = tl.where(inside, entries, 0)
         tl.store(tile_ptr + 1 + s, total + tl.cumsum(entries, axis=0), mask=inside)
         total += tl.sum(entries, axis=0)
 
 
-@triton.jit(do_not_specialize=["segments", "capacity"])
+@triton.jit(do_not_specialize=["segments", "capacity", "first_split"])
 def _fill_tiles(
-    seg_first_row, seg_len, seg_start, seg_kind, seg_hist, tile_ptr, tiles, weights, segments, capacity,
-    TOKENS: tl.constexpr, FIRST_SPLIT: tl.constexpr, MOST_SPANS: tl.constexpr, BLOCK: tl.constexpr,
+    seg_first_row, seg_len, seg_start, seg_kind, seg_hist, tile_ptr, tiles, weights, segments, capacity, first_split,
+    TOKENS: tl.constexpr, MOST_SPANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     entry = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = entry < capacity
@@ -86,10 +86,10 @@ def _fill_tiles(
     span = within // count
     end = tl.minimum(first + TOKENS, length)
     keys = tl.where(trunk, start + end, tl.load(seg_hist + s))
-    span_low = tl.where(span == 0, 0, FIRST_SPLIT << tl.maximum(span - 1, 0))
-    span_high = tl.minimum(keys, FIRST_SPLIT << span)
+    span_low = tl.where(span == 0, 0, first_split << tl.maximum(span - 1, 0))
+    span_high = tl.minimum(keys, first_split << span)
     used = used & ((span == 0) | (span_low < keys))
-    last = span == span_count(keys, FIRST_SPLIT, MOST_SPANS) - 1
+    last = span == span_count(keys, first_split, MOST_SPANS) - 1
     weight = (span_high - span_low + 63) // 64 + tl.where(last & (trunk == 0), (end + 63) // 64, 0)
     at = tiles + entry * 4
     tl.store(at, tl.where(used, s, -1), mask=inside)
@@ -116,10 +116,10 @@ def _heaviest_first(tiles, weights, ordered, capacity, BLOCK: tl.constexpr):
         tl.store(ordered + rank * 4 + i, tl.load(tiles + entry * 4 + i, mask=inside, other=0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["readouts", "spans"])
+@triton.jit(do_not_specialize=["readouts", "spans", "first_split"])
 def _readout_tiles(
-    readout_row, row_segment, seg_first_row, seg_start, seg_kind, seg_hist, tiles, readouts, spans,
-    FIRST_SPLIT: tl.constexpr, MOST_SPANS: tl.constexpr, BLOCK: tl.constexpr,
+    readout_row, row_segment, seg_first_row, seg_start, seg_kind, seg_hist, tiles, readouts, spans, first_split,
+    MOST_SPANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     entry = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = entry < readouts * spans
@@ -130,7 +130,7 @@ def _readout_tiles(
     first = row - tl.load(seg_first_row + s)
     trunk = tl.load(seg_kind + s) == 0
     keys = tl.where(trunk, tl.load(seg_start + s) + first + 1, tl.load(seg_hist + s))
-    used = span < span_count(keys, FIRST_SPLIT, MOST_SPANS)
+    used = span < span_count(keys, first_split, MOST_SPANS)
     at = tiles + entry * 4
     tl.store(at, tl.where(used, s, -1), mask=inside)
     tl.store(at + 1, first, mask=inside)
@@ -150,11 +150,22 @@ def build_tiles(
     segments, capacity = seg_len.shape[0], tiles.shape[0]
     if capacity == 0:
         return
-    options = {"TOKENS": tokens_a_tile, "FIRST_SPLIT": first_split, "MOST_SPANS": MOST_SPANS, "BLOCK": BLOCK, "num_warps": 4}
-    _tile_pointers[(1,)](seg_len, seg_start, seg_kind, seg_hist, tile_ptr, segments, **options)
+    options = {"TOKENS": tokens_a_tile, "MOST_SPANS": MOST_SPANS, "BLOCK": BLOCK, "num_warps": 4}
+    _tile_pointers[(1,)](seg_len, seg_start, seg_kind, seg_hist, tile_ptr, segments, first_split, **options)
     grid = (triton.cdiv(capacity, BLOCK),)
     _fill_tiles[grid](
-        seg_first_row, seg_len, seg_start, seg_kind, seg_hist, tile_ptr, unordered, weights, segments, capacity, **options
+        seg_first_row,
+        seg_len,
+        seg_start,
+        seg_kind,
+        seg_hist,
+        tile_ptr,
+        unordered,
+        weights,
+        segments,
+        capacity,
+        first_split,
+        **options,
     )
     _heaviest_first[grid](unordered, weights, tiles, capacity, BLOCK=BLOCK, num_warps=8)
 
@@ -170,5 +181,5 @@ def build_readout_tiles(
     if readouts:
         _readout_tiles[(triton.cdiv(readouts * spans, BLOCK),)](
             readout_row, row_segment, seg_first_row, seg_start, seg_kind, seg_hist, tiles, readouts, spans,
-            FIRST_SPLIT=first_split, MOST_SPANS=MOST_SPANS, BLOCK=BLOCK, num_warps=4,
+            first_split, MOST_SPANS=MOST_SPANS, BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip

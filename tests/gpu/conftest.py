@@ -1,0 +1,46 @@
+"""The GPU suite: `pytest -m gpu tests/gpu`. FLIDE_GPU_ROUNDS and FLIDE_GPU_MODELS set how much of it runs (default: all of it)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path += [
+    str(Path(__file__).parents[1] / room) for room in ("engine", "kernels")
+]  # the random forests and rounds of those suites
+
+from flide_engine.engine import Engine
+
+MODELS = os.environ.get("FLIDE_GPU_MODELS", "0.8b,4b,9b").split(",")
+ROUNDS = int(os.environ.get("FLIDE_GPU_ROUNDS", "300"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            if not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def rounds() -> int:
+    return ROUNDS
+
+
+@pytest.fixture(
+    params=[(m, d) for m in MODELS for d in ("bfloat16", "float32")], ids=lambda p: f"{p[0]}-{p[1]}", scope="module"
+)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """One engine at a time per model size and dtype."""
+    size, dtype = request.param
+    made = Engine.load(f"dummy:{size}", device="cuda", dtype=getattr(torch, dtype), memory_bytes=8 << 30)
+    yield made
+    del made
+    torch.cuda.empty_cache()

@@ -1,0 +1,155 @@
+"""Equal bits on the GPU: together and alone, forked and isolated, resumed and fresh, moved through the host. No tolerance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flide_engine.cuda import CudaForward
+from flide_engine.engine import Engine, RequestResult
+from flide_engine.segments import GRID, Request, Round
+from forests import Forest, random_forest, random_request, resumed
+
+
+def bits(result: RequestResult, skip: int = 0) -> torch.Tensor:
+    """All logits of the segments from `skip` on, as one tensor."""
+    return torch.from_numpy(np.concatenate([x for s in result.logits[skip:] for x in s] or [np.zeros(0, np.float32)]))
+
+
+def release(*results: RequestResult) -> None:
+    for r in results:
+        for c in r.checkpoints.values():
+            c.release()
+
+
+def isolated(request: Request, segment: int) -> Request:
+    """One segment with its ancestors alone."""
+    chain = [segment]
+    while request.segments[chain[-1]].parent >= 0:
+        chain.append(request.segments[chain[-1]].parent)
+    chain = chain[::-1]
+    parts = [replace(request.segments[s], parent=i - 1, saves=(), readouts=()) for i, s in enumerate(chain[:-1])]
+    return Request((*parts, replace(request.segments[segment], parent=len(chain) - 2)), request.checkpoint)
+
+
+def run_one(engine: Engine, request: Request) -> RequestResult:
+    return engine.run(Round((request,))).results[0]
+
+
+class Tally:
+    """How many comparisons were made and which failed."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.failed: list[str] = []
+
+    def equal(self, what: str, a: torch.Tensor, b: torch.Tensor) -> None:
+        self.made += 1
+        assert torch.isfinite(a).all(), f"{what}: not finite"
+        if not torch.equal(a, b):
+            self.failed.append(f"{what}: {int((a != b).sum())} of {a.numel()} differ by up to {float((a - b).abs().max()):.3g}")
+
+    def same_state(self, engine: Engine, what: str, result: RequestResult, other: RequestResult) -> None:
+        for at, c in result.checkpoints.items():
+            x, y = engine.export(c).tensors, engine.export(other.checkpoints[at]).tensors
+            for name in x:
+                self.equal(f"{what} checkpoint {at} {name}", x[name].float(), y[name].float())
+
+
+def check_round(engine: Engine, forest: Forest, rng: np.random.Generator, tally: Tally, *, states: bool) -> None:
+    """One round: every request alone, one segment isolated, one request resumed, and one through export and import."""
+    together = engine.run(Round(forest.requests)).results
+    for i, request in enumerate(forest.requests):
+        alone = run_one(engine, request)
+        tally.equal(f"request {i} alone", bits(alone), bits(together[i]))
+        if states:
+            tally.same_state(engine, f"request {i}", alone, together[i])
+        release(alone)
+    i = int(rng.integers(len(forest.requests)))
+    request, whole = forest.requests[i], together[i]
+    j = int(rng.integers(len(request.segments)))
+    if request.segments[j].readouts:
+        got = run_one(engine, isolated(request, j))
+        tally.equal(f"segment {j} isolated", bits(got), torch.from_numpy(np.concatenate(whole.logits[j])))
+        release(got)
+    if whole.checkpoints:
+        positions = sorted(p for _, p in whole.checkpoints)
+        m = positions[int(rng.integers(len(positions)))]
+        checkpoint = whole.checkpoints[0, m]
+        again = run_one(engine, resumed(request, checkpoint))
+        tally.equal(f"resumed at {m}", bits(again, 1), bits(whole, 1))
+        for at, c in again.checkpoints.items():
+            x, y = engine.export(c), engine.export(whole.checkpoints[at])
+            for name in x.tensors:
+                tally.equal(f"resumed at {m} checkpoint {at} {name}", x.tensors[name].float(), y.tensors[name].float())
+        moved = engine.import_(engine.export(checkpoint))
+        beside = engine.run(Round((forest.requests[-1 - i], resumed(request, moved)))).results
+        tally.equal(f"moved through the host at {m}", bits(beside[1], 1), bits(whole, 1))
+        release(again, *beside)
+        moved.release()
+    release(*together)
+
+
+def test_random_rounds(engine: Engine, rounds: int) -> None:
+    tally, before = Tally(), engine.memory.free()
+    for seed in range(rounds):
+        rng = np.random.default_rng(seed)
+        most = int(rng.choice([80, 300, 900]))
+        check_round(engine, random_forest(rng, engine.info.vocab_size, most=most), rng, tally, states=seed % 8 == 0)
+        assert not tally.failed, f"round {seed}: {tally.failed[:4]}"
+    assert engine.memory.free() == before
+    print(f"\n{engine.info.model} {engine.info.dtype}: {rounds} rounds, {tally.made} comparisons, all equal")
+
+
+def test_resumed_at_every_grid_position(engine: Engine) -> None:
+    """A trunk longer than the first key split, resumed everywhere, beside a neighbour; and requests cut into passes."""
+    rng, tally = np.random.default_rng(0), Tally()
+    n = 4096 + 3 * GRID + 10
+    trunk = rng.integers(0, engine.info.vocab_size, n).astype(np.int32)
+    request = random_request(rng, engine.info.vocab_size, depth=3, branches=4, trunk=trunk, most=100)
+    everywhere = tuple(range(GRID, n + 1, GRID))
+    request = Request((replace(request.segments[0], saves=everywhere), *request.segments[1:]))
+    fresh = run_one(engine, request)
+    other = random_request(rng, engine.info.vocab_size, depth=2, branches=3, saves=False)
+    for m in everywhere:
+        got = engine.run(Round((other, resumed(request, fresh.checkpoints[0, m])))).results
+        tally.equal(f"resumed at {m}", bits(got[1], 1), bits(fresh, 1))
+        release(*got)
+    release(fresh)
+    assert not tally.failed, tally.failed[:4]
+    assert tally.made == len(everywhere)
+
+
+def test_one_split_changed_is_noticed(engine: Engine) -> None:
+    """The negative control: the same pass with keys split at another position must not pass these comparisons."""
+    rng = np.random.default_rng(1)
+    trunk = rng.integers(0, engine.info.vocab_size, 200).astype(np.int32)
+    request = random_request(rng, engine.info.vocab_size, depth=2, branches=3, trunk=trunk, saves=False)
+    usual = bits(run_one(engine, request))
+    assert torch.equal(usual, bits(run_one(engine, request)))
+    forward = engine._forward
+    try:
+        engine._forward = CudaForward(engine.model, engine.memory, 1024, first_split=128)
+        assert not torch.equal(usual, bits(run_one(engine, request)))
+    finally:
+        engine._forward = forward
+
+
+def test_products_were_checked(engine: Engine) -> None:
+    for shape in engine.self_test.slower:
+        print(f"\n{engine.info.model} {engine.info.dtype}: [{shape.out}, {shape.inner}] in fixed order: {shape.reason}")
+    assert engine.self_test.stable
+    assert len(engine.self_test.shapes) >= 5
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 63, 64, 65, 4097, 9000])
+def test_any_length_runs(engine: Engine, rows: int) -> None:
+    """Streams around every capacity's edge, longer than one pass included; a repeat gives the same bits."""
+    rng = np.random.default_rng(rows)
+    trunk = rng.integers(0, engine.info.vocab_size, rows).astype(np.int32)
+    request = random_request(rng, engine.info.vocab_size, depth=2, branches=2, trunk=trunk, most=20, saves=False)
+    first = bits(run_one(engine, request))
+    assert torch.isfinite(first).all()
+    assert torch.equal(first, bits(run_one(engine, request)))
