@@ -9,6 +9,8 @@ import msgspec
 
 from flide_agent.asks import Opening, check_session_id
 from flide_agent.decide import Decider
+from flide_agent.errors import Unavailable
+from flide_agent.store import StoreError
 
 if TYPE_CHECKING:
     from flide_agent.sessions import SessionInfo
@@ -49,7 +51,10 @@ async def fork(decider: Decider, tenant: str, session: str, opening: Opening) ->
 
 
 async def delete(decider: Decider, tenant: str, session: str) -> dict[str, Any]:
-    """Remove a session and what only it holds. Raises NotFound."""
+    """Remove a session and what only it holds. Raises NotFound, Unavailable while the disk refuses to record it."""
     async with decider.session_lock(tenant, check_session_id(session)):
-        gone = await decider.in_thread(partial(decider.sessions.delete, tenant, session))
+        try:
+            gone = await decider.in_thread(partial(decider.sessions.delete, tenant, session))
+        except StoreError as e:  # it is gone from memory, and its files may still be there
+            raise Unavailable(e.message, retry_after=10.0) from e
     return {"id": session, "deleted": True, "checkpoints": gone}

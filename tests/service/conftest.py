@@ -28,4 +28,4 @@ def start() -> Iterator[Start]:
 @pytest.fixture(scope="module")
 def server(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Running:
     """One server for the tests of a file."""
-    return start(tmp_path_factory.mktemp("store") / "s", "--memory", "256MiB")
+    return start(tmp_path_factory.mktemp("store") / "s")

@@ -16,6 +16,7 @@ import httpx
 
 from flide_agent.client import Client
 
+SMALL = ("--memory", "128MiB", "--device", "cpu")
 Start = Callable[..., "Running"]
 
 
@@ -23,7 +24,18 @@ class Running:
     """A server process. stop() asks it to end and returns its exit code; kill() does not ask."""
 
     def __init__(self, store: Path, *options: str, port: int = 0) -> None:
-        command = [sys.executable, "-m", "flide_agent.cli", "serve", "--port", str(port), "--store", str(store), *options]
+        command = [
+            sys.executable,
+            "-m",
+            "flide_agent.cli",
+            "serve",
+            "--port",
+            str(port),
+            "--store",
+            str(store),
+            *SMALL,
+            *options,
+        ]
         env = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self.started = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)

@@ -153,7 +153,7 @@ def test_a_client_that_hangs_up_frees_its_place(server: Running) -> None:
     assert reply.answers
     after = server.http().get("/v1/stats").json()["engine"]
     assert after["waiting"] == 0
-    assert after["requests"] - before["requests"] < 13 or after["cancelled"] > before["cancelled"]
+    assert after["requests"] - before["requests"] <= 8, "12 left and one stayed; those that waited must not have run"
 
 
 def test_full_line_gets_429_and_the_client_comes_through(start: Start, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_full_line_gets_429_and_the_client_comes_through(start: Start, tmp_path:
 
     def ask(i: int) -> None:
         response = httpx.post(
-            server.url + "/v1/systemone", json={"state": f"{i} word " * 3000, "questions": QUESTIONS}, timeout=60
+            server.url + "/v1/systemone", json={"state": f"{i} word " * 1200, "questions": QUESTIONS}, timeout=60
         )
         statuses.append(response.status_code)
         if response.status_code == 429:
@@ -185,7 +185,7 @@ def test_sigterm_finishes_what_runs(start: Start, tmp_path: Path) -> None:
     def ask(i: int) -> None:
         try:
             got.append(
-                Client(server.url, retries=0).decide(f"s{i}", messages=[*step(i, 0), *step(i, 1)] * 6, questions=QUESTIONS)
+                Client(server.url, retries=0).decide(f"s{i}", messages=[*step(i, 0), *step(i, 1)] * 3, questions=QUESTIONS)
             )
         except FlideError as e:
             got.append(e)

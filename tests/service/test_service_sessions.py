@@ -26,7 +26,12 @@ def message(i: int) -> dict[str, str]:
     return {"role": role, "content": f"step {i}: " + " ".join(f"line {i}.{j} of output" for j in range(15))}
 
 
-HISTORY = [{"role": "system", "content": "You fix bugs. " * 20}, *(message(i) for i in range(12))]
+def history(topic: str) -> list[dict[str, str]]:
+    """A history that shares nothing with those of other topics, so that tests do not reuse each other's checkpoints."""
+    return [{"role": "system", "content": f"You fix {topic}. " * 20}, *(message(i) for i in range(12))]
+
+
+HISTORY = history("bugs")
 
 
 @pytest.fixture(scope="module")
@@ -48,28 +53,29 @@ def accounted(reply: Reply) -> None:
 
 
 def test_life(client: Client) -> None:
+    whole = history("lives")
     opened = client.open_session("life", metadata={"task": "t1"})
     assert opened["id"] == "life"
     assert opened["metadata"] == {"task": "t1"}
-    first = client.decide("life", append=HISTORY[:5], head=opened["head"], questions=QUESTIONS)
+    first = client.decide("life", append=whole[:5], head=opened["head"], questions=QUESTIONS)
     accounted(first)
     assert first.x_session is not None
     assert (first.x_session.m, first.x_session.reason, first.x_session.step) == (0, "new", 1)
 
-    second = client.decide("life", append=HISTORY[5:9], head=first.x_session.head, questions=QUESTIONS)
+    second = client.decide("life", append=whole[5:9], head=first.x_session.head, questions=QUESTIONS)
     accounted(second)
     assert second.x_session is not None
     assert (second.x_session.m, second.x_session.reason) == (grid(first.x_session.history_tokens), "append")
 
-    again = client.decide("life", append=HISTORY[5:9], head=first.x_session.head, questions=QUESTIONS)
+    again = client.decide("life", append=whole[5:9], head=first.x_session.head, questions=QUESTIONS)
     accounted(again)
     assert again.x_session is not None
     assert (again.x_session.reason, again.x_session.head) == ("repeat", second.x_session.head)
     assert again.answers == second.answers, "a repeat has the same bits"
     assert again.x_session.m == grid(second.x_session.history_tokens)
 
-    whole = client.decide("life-whole", messages=HISTORY[:9], questions=QUESTIONS)
-    assert whole.answers == second.answers, "append or messages, resumed or not: the same bits"
+    at_once = client.decide("life-whole", messages=whole[:9], questions=QUESTIONS)
+    assert at_once.answers == second.answers, "append or messages, resumed or not: the same bits"
 
     listed = client.session("life")
     assert listed["id"] == "life"
@@ -84,7 +90,7 @@ def test_life(client: Client) -> None:
         client.session("life")
     with pytest.raises(NotFound):
         client.delete("life")
-    fresh = client.decide("life", messages=HISTORY[:9], questions=QUESTIONS)
+    fresh = client.decide("life", messages=whole[:9], questions=QUESTIONS)
     assert fresh.x_session is not None
     assert fresh.x_session.m == 0, "what only the session held went with it"
     assert fresh.answers == second.answers, "cold and resumed: the same bits"
@@ -92,21 +98,23 @@ def test_life(client: Client) -> None:
 
 
 def test_a_fork_of_the_history_by_an_old_head(client: Client) -> None:
-    first = client.decide("f", messages=HISTORY[:6], questions=BRANCH)
+    whole = history("forks")
+    first = client.decide("f", messages=whole[:6], questions=BRANCH)
     assert first.x_session is not None
-    client.decide("f", append=HISTORY[6:8], head=first.x_session.head, questions=BRANCH)
+    client.decide("f", append=whole[6:8], head=first.x_session.head, questions=BRANCH)
     other = client.decide("f", append=[message(50)], head=first.x_session.head, questions=BRANCH)
     assert other.x_session is not None
     assert other.x_session.reason == "fork"
     assert other.x_session.m == grid(first.x_session.history_tokens)
-    cold = client.decide("f-cold", messages=[*HISTORY[:6], message(50)], questions=BRANCH)
+    cold = client.decide("f-cold", messages=[*whole[:6], message(50)], questions=BRANCH)
     assert cold.answers == other.answers
 
 
 def test_an_edit_in_the_middle_goes_back_to_before_it(client: Client) -> None:
-    base = client.decide("e", messages=HISTORY[:7], questions=BRANCH)
-    client.decide("e", messages=HISTORY[:13], questions=BRANCH)
-    edited = [*HISTORY[:8], {**HISTORY[8], "content": "another output"}, *HISTORY[9:]]
+    whole = history("edits")
+    base = client.decide("e", messages=whole[:7], questions=BRANCH)
+    client.decide("e", messages=whole[:13], questions=BRANCH)
+    edited = [*whole[:8], {**whole[8], "content": "another output"}, *whole[9:]]
     reply = client.decide("e", messages=edited, questions=BRANCH)
     assert reply.x_session is not None
     assert base.x_session is not None
@@ -124,14 +132,15 @@ def test_an_unknown_head_names_the_current_one(client: Client) -> None:
 
 
 def test_a_forked_session_shares_everything(client: Client) -> None:
-    first = client.decide("a", messages=HISTORY[:9], questions=BRANCH)
+    whole = history("copies")
+    first = client.decide("a", messages=whole[:9], questions=BRANCH)
     assert first.x_session is not None
     forked = client.fork("a", "b")
     assert (forked["id"], forked["head"]) == ("b", first.x_session.head)
     with pytest.raises(Conflict):
         client.fork("a", "b")
     client.delete("a")
-    reply = client.decide("b", append=HISTORY[9:10], head=forked["head"], questions=BRANCH)
+    reply = client.decide("b", append=whole[9:10], head=forked["head"], questions=BRANCH)
     assert reply.x_session is not None
     assert reply.x_session.m == grid(first.x_session.history_tokens), "the fork keeps what it shares"
 
@@ -158,14 +167,15 @@ def test_candidates_are_judged_and_do_not_enter_the_history(client: Client) -> N
 
 
 def test_systemone_with_a_session_is_the_same_step(client: Client) -> None:
-    first = client.systemone(HISTORY[:6], QUESTIONS, session={"id": "s1"})
+    whole = history("plain clients")
+    first = client.systemone(whole[:6], QUESTIONS, session={"id": "s1"})
     assert first.x_session is not None
     assert first.x_session.id == "s1"
-    second = client.systemone(HISTORY[6:8], QUESTIONS, session={"id": "s1", "head": first.x_session.head})
+    second = client.systemone(whole[6:8], QUESTIONS, session={"id": "s1", "head": first.x_session.head})
     assert second.x_session is not None
     assert (second.x_session.reason, second.x_session.m) == ("append", grid(first.x_session.history_tokens))
-    assert client.decide("s2", messages=HISTORY[:8], questions=QUESTIONS).answers == second.answers
-    assert client.systemone(HISTORY[:8], QUESTIONS).answers == second.answers, "no session, the same prompt, the same bits"
+    assert client.decide("s2", messages=whole[:8], questions=QUESTIONS).answers == second.answers
+    assert client.systemone(whole[:8], QUESTIONS).answers == second.answers, "no session, the same prompt, the same bits"
 
 
 def test_a_growing_state_is_reused_without_a_session(client: Client) -> None:
