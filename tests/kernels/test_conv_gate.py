@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from delta_rule import by_row, distance, expect, make_layer, make_pools, make_rows, metadata, plan_of, run_tiles, segment, stored
+from delta_rule import (
+    by_row,
+    distance,
+    expect,
+    make_layer,
+    make_pools,
+    make_rows,
+    metadata,
+    plan_of,
+    run_tiles,
+    segment,
+    stored,
+)
 from flide_engine.kernels.gdn_chunks import chunk_capacity, empty_chunks, fill_chunks
 from flide_engine.segments import Request
 

@@ -32,7 +32,7 @@ def run(tiles: Tiles, chunks: Chunks) -> IntraOut:
 
 def hand_made(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tensor) -> tuple[Tiles, Chunks]:
     """One chunk of one head."""
-    n, dk = k.shape
+    n = k.shape[0]
 
     def pad(t: torch.Tensor) -> torch.Tensor:
         return torch.cat([t, t.new_zeros(64 - n, *t.shape[1:])])
