@@ -30,6 +30,9 @@ FILES = (
     "nebius-6rows.jsonl",
 )
 
+RECORDED = FILES[3:6]
+"""Files that hold the prompts as they were sent."""
+
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalService]:
@@ -58,7 +61,8 @@ def replayed(local: LocalService, path: Path, mode: str = "as-sent", steps: tupl
     decider, counters = local.service.decider, local.service.dispatcher.counters
     branches = sum(len(decider.prompts.question(q).tokens) for q in parse_questions(DEFAULT, ()).values())
     before, rows, seen = None, counters.tokens_computed, Seen([], 0, [])
-    for event in Walk(local, DEFAULT, steps).over(read(path, mode)):
+    walk = Walk(local, DEFAULT, steps)
+    for event in walk.over(read(path, mode)):
         if isinstance(event, Started):
             before = None
             continue
@@ -77,10 +81,11 @@ def replayed(local: LocalService, path: Path, mode: str = "as-sent", steps: tupl
                 seen.appending += 1
                 if d.m != reach // GRID * GRID:
                     seen.wrong.append(f"{place}: m {d.m} with {reach} tokens in common")
-            elif d.m > reach and not seen.wrong:  # only another run could have computed further than this one's former step
-                assert d.m <= len(trunk)
+            elif d.m > reach:
+                seen.wrong.append(f"{place}: m {d.m} beyond the {reach} tokens in common")
         before = trunk
         seen.decisions.append(d)
+    walk.forget()  # or the next file could go on from this one's checkpoints
     return seen
 
 
@@ -95,13 +100,13 @@ def test_the_own_example(local: LocalService) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_first_steps_of_every_shared_file(local: LocalService, shared: Path, name: str) -> None:
-    seen = replayed(local, shared / "data/trajectories" / name, steps=(1, 4))
+    seen = replayed(local, shared / "data/trajectories" / name, steps=(1, 3))
     assert not seen.wrong
     assert seen.appending
 
 
 def test_a_rewritten_history_falls_back_to_what_it_shares(local: LocalService, shared: Path) -> None:
-    seen = replayed(local, shared / "data/trajectories/sweagent-10-marshmallow-elided.traj", steps=(6, 9))
+    seen = replayed(local, shared / "data/trajectories/sweagent-10-marshmallow-elided.traj", steps=(7, 9))
     assert not seen.wrong
     assert "edit" in {d.reason for d in seen.decisions}
 
@@ -111,7 +116,7 @@ def test_a_rewritten_history_falls_back_to_what_it_shares(local: LocalService, s
 def test_every_step_of_every_shared_file(shared: Path, bar: Callable[..., None]) -> None:
     appending, decisions, wrong, milliseconds = 0, 0, [], []
     for name in FILES:
-        for mode in ("as-sent", "raw"):
+        for mode in ("as-sent", "raw") if name in RECORDED else ("raw",):
             with LocalService(Settings(device="cpu")) as local:
                 seen = replayed(local, shared / "data/trajectories" / name, mode)
             appending += seen.appending
@@ -127,7 +132,7 @@ def test_every_step_of_every_shared_file(shared: Path, bar: Callable[..., None])
         appending=appending,
         median_ms=round(float(np.median(milliseconds)), 2),
     )
-    assert decisions == 2 * (14 + 12 + 5 + 13 + 17 + 13 + 372)
+    assert decisions == 14 + 12 + 5 + 372 + 2 * (13 + 17 + 13)
 
 
 def test_the_checks_can_fail(local: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
