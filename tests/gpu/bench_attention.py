@@ -96,13 +96,11 @@ def bench(name: str, p: object, heads: int, kv_heads: int, configs: list[Attenti
 
 def main() -> None:
     configs = [
-        AttentionConfig(128, 8, 2),
-        AttentionConfig(128, 8, 3),
-        AttentionConfig(128, 8, 2, bulk=True),
-        AttentionConfig(128, 8, 3, bulk=True),
-        AttentionConfig(64, 4, 2),
-        AttentionConfig(64, 4, 2, bulk=True),
-        AttentionConfig(128, 4, 2, bulk=True),
+        AttentionConfig(128, 64, 8, 2),
+        AttentionConfig(128, 64, 8, 2, bulk=True),
+        AttentionConfig(64, 64, 4, 2, bulk=True),
+        AttentionConfig(128, 32, 8, 3, bulk=True),
+        AttentionConfig(128, 32, 8, 4),
     ]
     for heads, kv_heads in ((16, 4), (8, 2)):
         t = 4096
@@ -114,16 +112,16 @@ def main() -> None:
             lambda: F.scaled_dot_product_attention(q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1), is_causal=True)
         )
         print(f"SDPA without GQA, copies counted: {ms:.4f} ms", flush=True)
-    few = configs[:4]
+    few = configs[:2]
     for history in (4096, 12288, 24576):
         held = Stored(history, np.arange(1000, 1000 + history // 64, dtype=np.int32), 0)
         step = plan(decision(300, 60, 60, 60, 60, 60, checkpoint=held))
-        for split in (1 << 20, 4096, 2048):
-            bench(f"step at {history}, split {split}", step, 16, 4, few[:1] + few[2:3], split)
+        for split in (1 << 20, 8192, 4096):
+            bench(f"step at {history}, split {split}", step, 16, 4, few, split)
     long = plan(decision(7000, *([38] * 12)))
-    for split in (1 << 20, 4096, 2048):
+    for split in (1 << 20, 8192, 4096):
         bench(f"7,000 + 12 x 38, split {split}", long, 16, 4, few, split)
-    bench("300 + 74", plan(decision(300, 74)), 16, 4, few, 4096)
+    bench("300 + 74", plan(decision(300, 74)), 16, 4, few, 8192)
 
 
 if __name__ == "__main__":

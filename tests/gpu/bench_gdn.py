@@ -96,11 +96,19 @@ def bits_hold(layer: Layer, dtype: torch.dtype) -> dict[str, bool]:
     fresh = run(layer, x, whole, pools).out
     resumed = True
     for i, at in enumerate((64, 128)):
-        rest = plan_of([Request((segment(200 - at), segment(70, parent=0, local=True)), stored(at, int(whole.save_slot[i])))], 5)
+        rest = plan_of(
+            [Request((segment(200 - at), segment(70, parent=0, local=True)), stored(at, int(whole.save_slot[i])))], 5
+        )
         resumed &= torch.equal(run(layer, x[at:], rest, pools).out, fresh[at:])
-    many = plan_of([Request((segment(200), segment(70, parent=0, local=True))), *[Request((segment(65 + i),)) for i in range(9)]])
+    many = plan_of(
+        [Request((segment(200), segment(70, parent=0, local=True))), *[Request((segment(65 + i),)) for i in range(9)]]
+    )
     y = make_rows(layer, many.rows, 6, dtype, DEVICE)
-    mine = [s for s in range(len(many.seg_len)) if many.seg_len[s] in (200, 70) and (many.seg_len[s] == 200 or many.seg_kind[s] == 1)]
+    mine = [
+        s
+        for s in range(len(many.seg_len))
+        if many.seg_len[s] in (200, 70) and (many.seg_len[s] == 200 or many.seg_kind[s] == 1)
+    ]
     spans = [slice(int(many.seg_first_row[s]), int(many.seg_first_row[s] + many.seg_len[s])) for s in mine]
     y[spans[0]], y[spans[1]] = x[:200], x[200:]
     out = run(layer, y, many, make_pools(layer, 12, dtype, DEVICE)).out
@@ -207,7 +215,12 @@ def variants() -> None:
     """Other launch settings, each checked against the shipped one's output before it is timed."""
     bench = {ratio: Bench(16, ratio, rounds()["3,355 + 48 x 64"]) for ratio in (1, 2)}
     for room, setting, stage, tries in (
-        (scan_room, "SCAN", "scan", [{"STAGES": 2, "num_warps": 4}, {"STAGES": 4, "num_warps": 4}, {"STAGES": 3, "num_warps": 8}]),
+        (
+            scan_room,
+            "SCAN",
+            "scan",
+            [{"STAGES": 2, "num_warps": 4}, {"STAGES": 4, "num_warps": 4}, {"STAGES": 3, "num_warps": 8}],
+        ),
         (intra_room, "INTRA", "inside", [{"num_warps": 8}, {"num_warps": 4, "maxnreg": 168}, {"num_warps": 4, "maxnreg": 128}]),
         (conv_room, "CONV", "conv", [{"num_warps": 4}, {"num_warps": 16}]),
         (branch_room, "BRANCH", "branch", [{"STAGES": 2, "num_warps": 8}, {"STAGES": 1, "num_warps": 4}]),

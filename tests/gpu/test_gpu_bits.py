@@ -106,7 +106,7 @@ def test_random_rounds(engine: Engine, rounds: int) -> None:
 def test_resumed_at_every_grid_position(engine: Engine) -> None:
     """A trunk longer than the first key split, resumed everywhere, beside a neighbour; and requests cut into passes."""
     rng, tally = np.random.default_rng(0), Tally()
-    n = 4096 + 3 * GRID + 10
+    n = 8192 + 3 * GRID + 10
     trunk = rng.integers(0, engine.info.vocab_size, n).astype(np.int32)
     request = random_request(rng, engine.info.vocab_size, depth=3, branches=4, trunk=trunk, most=100)
     everywhere = tuple(range(GRID, n + 1, GRID))

@@ -28,6 +28,7 @@ def test_every_configuration(dtype: torch.dtype, heads: int, kv_heads: int, dim:
         worst = max([worst, *(float((read[i].double() - case.want(row)).abs().max()) for i, row in enumerate(readouts))])
         assert worst < LIMITS[dtype], (split, worst)
         assert torch.equal(out, case.run(first_split=split, always_mask=True))
+        assert torch.equal(out, case.run(first_split=split, bulk=True))
         assert torch.equal(read, case.run(first_split=split, always_mask=True, readouts=True))
 
 

@@ -13,6 +13,7 @@ from flide_engine.plan import RoundPlan
 from flide_engine.segments import GRID
 from forest import Stored, decision, plan, segments, visible, what_if
 from forest import on as put
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 NO_SPLIT = 1 << 20
 LIMIT = 3e-5 if torch.cuda.is_available() else 5e-6  # on the GPU float32 products run as three TF32 products
@@ -62,7 +63,9 @@ class Case:
             pool.transpose(1, 2)[~held] = torch.nan
         return case
 
-    def run(self, *, first_split: int = NO_SPLIT, always_mask: bool = False, readouts: bool = False) -> torch.Tensor:
+    def run(
+        self, *, first_split: int = NO_SPLIT, always_mask: bool = False, readouts: bool = False, bulk: bool = False
+    ) -> torch.Tensor:
         p, device = self.plan, self.q.device
         _, heads, dim = self.q.shape
         kv_heads = self.k_local.shape[1]
@@ -70,7 +73,8 @@ class Case:
         rows = put(p.readout_row, device) if readouts else None
         q = self.q if rows is None else self.q[rows.long()]
         gate = self.gate if rows is None else self.gate[rows.long()]
-        config = (readout_config if readouts else attention_config)(dim, q.element_size())
+        config = readout_config(dim, q.element_size()) if readouts else attention_config(dim, q.element_size(), bulk=bulk)
+        blocks = page_blocks(self.k_pages, self.v_pages) if bulk else None
         tokens = 1 if readouts else config.tokens(group)
         capacity, spans = tile_capacity(p.seg_len, p.seg_start, p.seg_kind, p.seg_hist, tokens, first_split)
         if readouts:
@@ -86,7 +90,7 @@ class Case:
         partials = Partials(*(torch.full(s, torch.nan, device=device) for s in ((*shape, dim), shape, shape)))
         fork_attention(
             q, gate, self.k_local, self.v_local, self.k_pages, self.v_pages, tiles, at, out, partials, config=config,
-            tokens_a_tile=tokens, scale=dim**-0.5, first_split=first_split, always_mask=always_mask,
+            tokens_a_tile=tokens, scale=dim**-0.5, first_split=first_split, always_mask=always_mask, blocks=blocks,
         )  # fmt: skip
         if spans > 1:
             merge_spans(
@@ -127,6 +131,10 @@ def tile_table(p: RoundPlan, capacity: int, tokens: int, first_split: int, devic
         tokens_a_tile=tokens, first_split=first_split,
     )  # fmt: skip
     return tiles
+
+
+def page_blocks(*pools: torch.Tensor) -> tuple[TensorDescriptor, ...]:
+    return tuple(TensorDescriptor.from_tensor(p.view(-1, p.shape[-1]), [GRID, p.shape[-1]]) for p in pools)
 
 
 def worst(case: Case, out: torch.Tensor, rows: list[int]) -> float:

@@ -1,8 +1,8 @@
 """Fork attention: query tiles of one segment over its trunk's pages, then over the local ranges from root to leaf.
 
-Order of every row's sum: trunk keys in blocks of 64 at absolute positions, then each local ancestor's keys in blocks of 64 from
-its own first token, then its own segment's. Nothing else in the round, and no other row of the tile, enters it: a block that a row
-does not see adds exact zeros. Histories are split at fixed positions (tiles.FIRST_SPLIT) and merged in ascending order.
+Order of every row's sum: trunk keys in blocks of 64 (float32: 32) at absolute positions, then each local ancestor's keys in such
+blocks from its own first token, then its own segment's. Nothing else in the round, and no other row of the tile, enters it: a block
+that a row does not see adds exact zeros. Histories are split at fixed positions (tiles.FIRST_SPLIT) and merged in ascending order.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def _fork_attention(
     out, part_acc, part_max, part_sum,
     gate_stride, v_stride, part_rows, table_stride, depth, first_split, always_mask, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    PAGE: tl.constexpr,
     MOST_SPANS: tl.constexpr, BULK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) // KV_HEADS
@@ -77,20 +78,20 @@ def _fork_attention(
         full = tl.maximum(low, tl.minimum(least // KEYS * KEYS, high))
         full = tl.where(always_mask != 0, low, full)
         for key in range(low, full, KEYS):
-            page = tl.load(table + key // KEYS)
+            page = tl.load(table + key // PAGE)
             if BULK:
-                k = k_blocks.load([(page * KV_HEADS + kv_head) * KEYS, 0])
+                k = k_blocks.load([(page * KV_HEADS + kv_head) * PAGE + key % PAGE, 0])
                 dot = tl.dot(query, tl.trans(k), input_precision=PRECISION)
-                v = v_blocks.load([(page * KV_HEADS + kv_head) * KEYS, 0])
+                v = v_blocks.load([(page * KV_HEADS + kv_head) * PAGE + key % PAGE, 0])
             else:
-                at = (page.to(tl.int64) * KV_HEADS + kv_head) * (KEYS * D) + n[:, None] * D + d[None, :]
+                at = (page.to(tl.int64) * KV_HEADS + kv_head) * (PAGE * D) + (key % PAGE + n)[:, None] * D + d[None, :]
                 k = tl.load(k_pages + at)
                 dot = tl.dot(query, tl.trans(k), input_precision=PRECISION)
                 v = tl.load(v_pages + at)
             m, mass, acc = _blend(dot, v, m, mass, acc, scale, PRECISION)
         for key in range(full, high, KEYS):
-            page = tl.load(table + key // KEYS).to(tl.int64)
-            at = (page * KV_HEADS + kv_head) * (KEYS * D) + n[:, None] * D + d[None, :]
+            page = tl.load(table + key // PAGE).to(tl.int64)
+            at = (page * KV_HEADS + kv_head) * (PAGE * D) + (key % PAGE + n)[:, None] * D + d[None, :]
             k = tl.load(k_pages + at, mask=(key + n < most)[:, None], other=0.0)
             dot = tl.dot(query, tl.trans(k), input_precision=PRECISION)
             dot = tl.where((key + n)[None, :] < keys[:, None], dot, float("-inf"))
@@ -165,9 +166,13 @@ def _merge_spans(
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """Launch shape of fork attention, chosen by head size and dtype alone. bulk: read whole pages by the bulk copy engine."""
+    """Launch shape of fork attention, chosen by head size, dtype and GPU alone.
+
+    rows: query rows of a tile. keys: keys of a block, which divides a page. bulk: read whole pages by Hopper's bulk copy engine.
+    """
 
     rows: int
+    keys: int
     warps: int
     stages: int
     bulk: bool = False
@@ -177,18 +182,21 @@ class AttentionConfig:
         return self.rows // group
 
 
-def attention_config(head_dim: int, element_size: int) -> AttentionConfig:
-    """The one configuration of a (head size, dtype); every one that can come out is among those the GPU suite checks."""
+def attention_config(head_dim: int, element_size: int, *, bulk: bool = False) -> AttentionConfig:
+    """The one configuration of a (head size, dtype); every one that can come out is among those the GPU suite checks.
+
+    bulk: the GPU has the bulk copy engine (compute capability 9.0). It changes no bits.
+    """
     if element_size == 4:
-        return AttentionConfig(64, 4 if head_dim <= 64 else 8, 1)
+        return AttentionConfig(64, 32, 4 if head_dim <= 64 else 8, 1)
     if head_dim <= 64:
-        return AttentionConfig(64, 4, 2)
-    return AttentionConfig(128, 8, 2)
+        return AttentionConfig(64, 64, 4, 2)
+    return AttentionConfig(128, 64, 8, 2, bulk)
 
 
 def readout_config(head_dim: int, element_size: int) -> AttentionConfig:
     """The same for readout rows, one token a tile."""
-    return AttentionConfig(READOUT_ROWS, 4, 1 if element_size == 4 else 2)
+    return AttentionConfig(READOUT_ROWS, 32, 4, 1) if element_size == 4 else AttentionConfig(READOUT_ROWS, 64, 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +250,8 @@ def fork_attention(
         segments.page_table, out, partials.acc, partials.maximum, partials.sum,
         gate.stride(0), v_local.stride(0), count, segments.page_table.stride(0), segments.locals.shape[1], first_split, int(always_mask),
         scale * LOG2_E,
-        KV_HEADS=kv_heads, GROUP=heads // kv_heads, TOKENS=tokens_a_tile, D=dim, ROWS=config.rows, KEYS=k_pages.shape[2],
-        MOST_SPANS=MOST_SPANS, BULK=config.bulk and blocks is not None,
+        KV_HEADS=kv_heads, GROUP=heads // kv_heads, TOKENS=tokens_a_tile, D=dim, ROWS=config.rows, KEYS=config.keys,
+        PAGE=k_pages.shape[2], MOST_SPANS=MOST_SPANS, BULK=config.bulk and blocks is not None,
         PRECISION="tf32x3" if q.element_size() == 4 else "tf32", num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ from flide_engine.kernels.language import tl, triton
 Tensor = Any
 BLOCK = 128
 MOST_SPANS = 8
-"""Spans of 4,096 keys doubling from the second on reach 262,144 keys with 7."""
-FIRST_SPLIT = 4096
+"""With spans of 8,192 keys that double from the second on, 8 reach 1,048,576 keys."""
+FIRST_SPLIT = 8192
 """History is split at this position and at every doubling of it: absolute positions, so a row's sums never depend on the round."""
 
 

@@ -1,0 +1,173 @@
+"""CudaForward: one pass over a planned round. Everything is enqueued; only the label logits come back."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from flide_engine.cuda.capacity import capacities, row_capacity
+from flide_engine.cuda.full import FullMixing, Tiles, key_value_rows, page_blocks
+from flide_engine.cuda.linear import mix_linear
+from flide_engine.cuda.metadata import DeviceRound, MetadataBlock
+from flide_engine.cuda.products import Products, check_products
+from flide_engine.cuda.workspace import Workspace, tile_tokens
+from flide_engine.kernels.gdn_chunks import Chunks, fill_chunks
+from flide_engine.kernels.language import triton
+from flide_engine.kernels.mlp import silu_mul
+from flide_engine.kernels.norm import add_rms_norm
+from flide_engine.kernels.readout import label_logits
+from flide_engine.kernels.rope_page import rope_table
+from flide_engine.kernels.tiles import FIRST_SPLIT, build_readout_tiles, build_tiles, tile_capacity
+from flide_engine.memory import Memory
+from flide_engine.models import LinearLayer, Model
+from flide_engine.plan import RoundPlan
+from flide_engine.selftest import SelfTest
+
+Tensor = torch.Tensor
+
+NUMERICS_VERSION = 1
+"""Changes whenever the arithmetic of any kernel does."""
+READOUTS_AT_START = 256
+
+
+class LogitsOnTheirWay:
+    """A copy to pinned memory and the event behind it."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self._host = torch.empty(logits.shape, dtype=torch.float32, pin_memory=True)
+        self._host.copy_(logits, non_blocking=True)
+        self._done = torch.cuda.Event()
+        self._done.record()
+
+    def result(self) -> npt.NDArray[np.float32]:
+        self._done.synchronize()
+        return np.array(self._host.numpy())
+
+
+class CudaForward:
+    """The pass of one model on one GPU, bfloat16 or float32 (exact: no TF32). Used by one thread, on the default stream."""
+
+    def __init__(self, model: Model, memory: Memory, max_stream: int, *, first_split: int = FIRST_SPLIT) -> None:
+        """first_split: where histories are first split; part of the numerics, changed by tests alone."""
+        self._model, self._memory, self._max_stream, self._first_split = model, memory, max_stream, first_split
+        self._products = Products()
+        self.numerics = ""  # known once the self-test has chosen the products
+        self._block = MetadataBlock(memory.device)
+        c = model.config
+        self._rope = rope_table(c.rope_theta, c.rotary_dim, c.max_context, memory.device)
+        self._page_blocks = page_blocks(memory)
+        self._workspace = self._new_workspace(row_capacity(max_stream), row_capacity(min(READOUTS_AT_START, max_stream)))
+
+    def self_test(self) -> SelfTest:
+        """Every product shape over every row capacity of this engine."""
+        result = check_products(self._weights(), self._products, capacities(self._max_stream))
+        self.numerics = self._numerics()
+        return result
+
+    def _numerics(self) -> str:
+        """Kernel version, GPU, and a digest of library builds and of the products that run in fixed order."""
+        fixed = ",".join(f"{n}x{k}" for n, k in sorted(self._products.fixed))
+        build = f"{torch.__version__}|{triton.__version__}|{torch.version.cuda}|{self._first_split}|{fixed}"
+        major, minor = torch.cuda.get_device_capability(self._memory.device)
+        return f"cuda-{NUMERICS_VERSION}/sm_{major}{minor}/{hashlib.sha256(build.encode()).hexdigest()[:12]}"
+
+    def _weights(self) -> list[Tensor]:
+        found: dict[tuple[int, ...], Tensor] = {}
+        for layer in self._model.layers:
+            if isinstance(layer, LinearLayer):
+                mixing = [layer.in_all, layer.out]
+            else:
+                mixing = [layer.qkv, layer.o, layer.q, key_value_rows(layer)]
+            for w in (*mixing, layer.gate_up, layer.down):
+                found.setdefault(tuple(w.shape), w)
+        return list(found.values())
+
+    def _new_workspace(self, rows: int, readouts: int) -> Workspace:
+        in_all = max((w.in_all.shape[0] for w in self._model.layers if isinstance(w, LinearLayer)), default=0)
+        m = self._memory
+        return Workspace(self._model.config, in_all, rows, readouts, device=m.device, dtype=m.dtype)
+
+    @torch.inference_mode()
+    def launch(self, plan: RoundPlan) -> LogitsOnTheirWay:
+        """Enqueue the pass and the copy of its logits. Does not wait for the GPU."""
+        logits = torch.zeros(len(plan.label_ids), dtype=torch.float32, device=self._memory.device)
+        if plan.rows:
+            rows, readouts = row_capacity(plan.rows), row_capacity(max(1, len(plan.readout_row)))
+            if rows > self._workspace.rows or readouts > self._workspace.readouts:
+                self._workspace = self._new_workspace(max(rows, self._workspace.rows), max(readouts, self._workspace.readouts))
+            at = self._block.upload(plan)
+            self.run(at, self.tables(plan, at), logits)
+        return LogitsOnTheirWay(logits)
+
+    def tables(self, plan: RoundPlan, at: DeviceRound) -> tuple[Tiles, Chunks]:
+        """Attention tiles and delta-rule chunks, built on the GPU; sizes come from the plan on the host."""
+        w, s = self._workspace, at.segments
+        tokens = tile_tokens(self._model.config, self._memory.dtype.itemsize)
+        count, spans = tile_capacity(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, tokens, self._first_split)
+        tiles, unordered, weights = w.ints("tiles", count, 4), w.ints("unordered", count, 4), w.ints("weights", count)
+        pointers = w.ints("pointers", len(plan.seg_len) + 1)
+        build_tiles(
+            s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=pointers, unordered=unordered, weights=weights, tiles=tiles,
+            tokens_a_tile=tokens, first_split=self._first_split,
+        )  # fmt: skip
+        readout_tiles = w.ints("readout tiles", at.readouts * spans, 4)
+        build_readout_tiles(
+            at.readout_row, at.row_segment, s.first_row, s.start, s.kind, s.hist, tiles=readout_tiles, readouts=at.readouts,
+            spans=spans, first_split=self._first_split,
+        )  # fmt: skip
+        chunks = fill_chunks(s.length, w.chunks(plan.rows, len(plan.seg_len)))
+        return Tiles(tiles, readout_tiles, spans), chunks
+
+    def run(self, at: DeviceRound, tables: tuple[Tiles, Chunks], logits: Tensor) -> None:
+        """Kernels alone: no allocation that a graph could not hold, no host synchronisation."""
+        model, eps = self._model, self._model.config.rms_eps
+        tiles, chunks = tables
+        stream, read = self._workspace.stream.cut(at.row_capacity), self._workspace.read.cut(at.readout_capacity)
+        linear = full = 0
+        for i, layer in enumerate(model.layers):
+            if i == 0:
+                add_rms_norm(model.embed, layer.input_norm, stream.normed, eps=eps, residual=stream.residual, rows=at.token_ids)
+            else:
+                add_rms_norm(
+                    stream.residual, layer.input_norm, stream.normed, eps=eps, delta=stream.delta, residual=stream.residual
+                )
+            last = i + 1 == len(model.layers)
+            if isinstance(layer, LinearLayer):
+                mixed = mix_linear(model.config, layer, at, chunks, self._memory, linear, self._workspace, self._products)
+                linear += 1
+                if last and not at.readouts:
+                    return
+                if last:
+                    mixed = torch.index_select(mixed, 0, at.readout_row)
+            else:
+                mixing = FullMixing(
+                    model.config,
+                    layer,
+                    at,
+                    self._memory,
+                    full,
+                    self._workspace,
+                    self._products,
+                    self._rope,
+                    self._page_blocks[full],
+                )
+                mixing.project(last)
+                if last and not at.readouts:
+                    return
+                mixed = mixing.attend(tiles, last, self._first_split)
+                full += 1
+            after, rows = (read, at.readout_row) if last else (stream, None)
+            self._products(mixed, layer.out if isinstance(layer, LinearLayer) else layer.o, after.delta)
+            add_rms_norm(
+                stream.residual, layer.post_norm, after.normed, eps=eps, delta=after.delta, residual=after.residual, rows=rows
+            )
+            self._products(after.normed, layer.gate_up, after.gate_up)
+            silu_mul(after.gate_up, after.acted)
+            self._products(after.acted, layer.down, after.delta)
+        label_logits(
+            read.residual, read.delta, model.norm, model.head, at.label_ptr, at.label_ids, logits, count=at.readouts,
+            most_labels=at.most_labels, eps=eps, softcap=model.config.softcap,
+        )  # fmt: skip

@@ -1,0 +1,52 @@
+"""The mixing of a Gated DeltaNet layer on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from flide_engine.cuda.metadata import DeviceRound
+from flide_engine.cuda.products import Products
+from flide_engine.cuda.workspace import Workspace, columns
+from flide_engine.kernels.conv_gate import conv_gate
+from flide_engine.kernels.gdn_branch import gdn_branch
+from flide_engine.kernels.gdn_chunks import Chunks
+from flide_engine.kernels.gdn_intra import gdn_intra
+from flide_engine.kernels.gdn_scan import gated_norm, gdn_scan
+from flide_engine.memory import Memory
+from flide_engine.models import LinearLayer, ModelConfig
+
+
+def mix_linear(
+    config: ModelConfig, layer: LinearLayer, at: DeviceRound, chunks: Chunks, memory: Memory, index: int, workspace: Workspace,
+    products: Products,
+) -> torch.Tensor:  # fmt: skip
+    """From the normed rows to the input of the output projection, [T, value_width]; states and conv windows of saves on the way.
+
+    index: which linear layer this is. Trunks run first, level by level, since no trunk hangs on a branch; then branches.
+    """
+    rows, s = workspace.stream.cut(at.row_capacity), at.segments
+    projected = columns(rows.projected, layer.in_all.shape[0])
+    products(rows.normed, layer.in_all, projected)
+    saves: dict[str, Any] = {"save_ptr": at.save_ptr, "save_pos": at.save_pos, "save_slot": at.save_slot}
+    lengths: dict[str, Any] = {"seg_first_row": s.first_row, "seg_len": s.length}
+    slots: dict[str, Any] = {"seg_state_in": at.seg_state_in, "seg_state_out": at.seg_state_out}
+    tiles = conv_gate(
+        projected, layer.conv, layer.A_log, layer.dt_bias, memory.conv[index], chunks=chunks, seg_start=s.start,
+        conv_prev=at.conv_prev, out=workspace.tiles(chunks), **lengths, **saves,
+    )  # fmt: skip
+    inside = gdn_intra(tiles, chunks, workspace.inside(chunks))
+    states, scanned = memory.states[index], workspace.scanned[: at.row_capacity]
+    for segments in at.trunks:
+        gdn_scan(tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, **lengths, **slots, **saves)
+    z = projected[:, config.conv_channels : config.conv_channels + config.value_width]
+    mixed = columns(rows.mixed, config.value_width)
+    out = mixed.view(scanned.shape)
+    # kv_dst is negative exactly at rows of no trunk: they become zero here, and branches fill theirs in afterwards.
+    gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.kv_dst)
+    for segments in at.locals:
+        gdn_branch(
+            tiles, inside, chunks, states, z, layer.gated_norm, out, eps=config.rms_eps, segments=segments, **lengths, **slots
+        )
+    return mixed

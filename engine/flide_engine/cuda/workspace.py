@@ -1,0 +1,120 @@
+"""Activations of a pass, allocated once for the largest stream and cut to each round's capacity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from flide_engine.kernels.attention import Partials, attention_config
+from flide_engine.kernels.gdn_chunks import Chunks, chunk_capacity, empty_chunks, empty_tiles
+from flide_engine.kernels.gdn_chunks import Tiles as DeltaTiles
+from flide_engine.kernels.gdn_intra import IntraOut, empty_intra
+from flide_engine.models import ModelConfig
+
+Tensor = torch.Tensor
+SEGMENTS_AT_START = 128
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Buffers with one entry a row. N: rows of the stream, or of the readouts behind the last mixing."""
+
+    residual: Tensor  # [N, hidden]
+    normed: Tensor  # [N, hidden]
+    delta: Tensor  # [N, hidden]: what the last product adds to the residual stream
+    mixed: Tensor  # [N, widest mixing output]
+    query: Tensor  # [N, heads, head_dim]
+    projected: Tensor  # [N, widest fused projection]
+    gate_up: Tensor  # [N, 2 * mlp]
+    acted: Tensor  # [N, mlp]
+
+    def cut(self, rows: int) -> Rows:
+        return Rows(*(getattr(self, name)[:rows] for name in self.__dataclass_fields__))
+
+
+class Workspace:
+    """Everything is zero at first and only ever holds what a pass wrote, so padding rows stay finite."""
+
+    def __init__(
+        self, config: ModelConfig, in_all: int, rows: int, readouts: int, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """in_all: rows of the widest LinearLayer.in_all. rows, readouts: capacities."""
+        self.rows, self.readouts = rows, readouts
+        self._config, self._like = config, torch.empty(0, device=device, dtype=dtype)
+        width = max(in_all, (2 * config.heads + 2 * config.kv_heads) * config.head_dim)
+        self.stream = self._rows(rows, width)
+        self.read = self._rows(readouts, 2 * config.heads * config.head_dim)
+        self.k_local = self._zeros(rows, config.kv_heads, config.head_dim)
+        self.scanned = self._like.new_zeros((rows, config.gdn_value_heads, config.gdn_value_dim), dtype=torch.float32)
+        self._grown: dict[str, Tensor] = {}
+        self._by_chunk(chunk_capacity(rows, SEGMENTS_AT_START), SEGMENTS_AT_START)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return self._like.new_zeros(shape)
+
+    def _rows(self, n: int, projected: int) -> Rows:
+        c = self._config
+        mixed = max(c.value_width, c.heads * c.head_dim)
+        return Rows(
+            residual=self._zeros(n, c.hidden),
+            normed=self._zeros(n, c.hidden),
+            delta=self._zeros(n, c.hidden),
+            mixed=self._zeros(n, mixed),
+            query=self._zeros(n, c.heads, c.head_dim),
+            projected=self._zeros(n, projected),
+            gate_up=self._zeros(n, 2 * c.mlp),
+            acted=self._zeros(n, c.mlp),
+        )
+
+    def _by_chunk(self, capacity: int, segments: int) -> None:
+        c, dtype, device = self._config, self._like.dtype, self._like.device
+        self._chunks = empty_chunks(capacity, segments, device)
+        self._tiles = empty_tiles(capacity, c.gdn_key_heads, c.gdn_value_heads, c.gdn_key_dim, c.gdn_value_dim, dtype, device)
+        self._inside = empty_intra(capacity, c.gdn_value_heads, dtype, device)
+        for buffer in (*self._tiles, *self._inside):
+            buffer.zero_()
+
+    def chunks(self, rows: int, segments: int) -> Chunks:
+        """Delta-rule chunk tables, to be filled, for a stream of `rows` rows in `segments` segments."""
+        capacity = chunk_capacity(rows, segments)
+        held = self._chunks
+        if capacity > held.table.shape[0] or segments > held.first.shape[0]:
+            self._by_chunk(max(capacity, held.table.shape[0]), max(segments, held.first.shape[0]))
+        return Chunks(self._chunks.table[:capacity], self._chunks.first[:segments])
+
+    def tiles(self, chunks: Chunks) -> DeltaTiles:
+        return DeltaTiles(*(t[: chunks.table.shape[0]] for t in self._tiles))
+
+    def inside(self, chunks: Chunks) -> IntraOut:
+        return IntraOut(*(t[: chunks.table.shape[0]] for t in self._inside))
+
+    def ints(self, name: str, *shape: int) -> Tensor:
+        """Named int32 scratch of at least this shape, kept for the next round."""
+        return self._scratch(name, shape, torch.int32)
+
+    def partials(self, spans: int, rows: int) -> Partials:
+        """Scratch for histories of several spans; empty (and never touched) when there is one span."""
+        c = self._config
+        n = spans * rows if spans > 1 else 0
+        acc = self._scratch("partials", (n, c.heads, c.head_dim), torch.float32)
+        return Partials(acc, *(self._scratch(f"partial {k}", (n, c.heads), torch.float32) for k in ("maximum", "sum")))
+
+    def _scratch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        size = 1
+        for n in shape:
+            size *= n
+        held = self._grown.get(name)
+        if held is None or held.numel() < size:
+            held = self._grown[name] = self._like.new_zeros(max(size, 64), dtype=dtype)
+        return held[:size].view(shape)
+
+
+def tile_tokens(config: ModelConfig, element_size: int) -> int:
+    """Query tokens of an attention tile of this model."""
+    return attention_config(config.head_dim, element_size).tokens(config.heads // config.kv_heads)
+
+
+def columns(buffer: Tensor, width: int) -> Tensor:
+    """The front of a row buffer as a contiguous [rows, width]."""
+    return buffer.view(-1)[: buffer.shape[0] * width].view(buffer.shape[0], width)

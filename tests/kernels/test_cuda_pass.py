@@ -1,0 +1,81 @@
+"""The whole CUDA pass in triton's interpreter: the same code as on the GPU, against the reference engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from flide_engine.cuda.forward import CudaForward
+from flide_engine.cuda.metadata import device_round, fill, offsets_of, padded_arrays
+from flide_engine.engine import Engine, make_memory
+from flide_engine.models import load_model
+from flide_engine.plan import RoundPlan
+from flide_engine.segments import Kind, Readout, Request, Round, Segment
+from flide_engine.selftest import SelfTest
+
+MEMORY = 32 << 20
+
+
+class Here:
+    """Logits that are there already."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self._logits = logits
+
+    def result(self) -> np.ndarray:
+        return self._logits.numpy()
+
+
+class InterpretedForward(CudaForward):
+    """The pass without what only a GPU has: pinned copies, events, library products to check."""
+
+    def self_test(self) -> SelfTest:
+        return SelfTest(True, ())
+
+    def launch(self, plan: RoundPlan) -> Here:
+        logits = torch.full((len(plan.label_ids),), torch.nan)
+        arrays = padded_arrays(plan)
+        offsets, size = offsets_of(arrays)
+        block = torch.full((size,), -(1 << 30), dtype=torch.int32)
+        fill(block.numpy(), arrays, offsets)
+        at = device_round(plan, arrays, offsets, block)
+        with torch.inference_mode():
+            self.run(at, self.tables(plan, at), logits)
+        return Here(logits)
+
+
+def engine(name: str, first_split: int = 4096) -> Engine:
+    model = load_model(name, device="cpu", dtype=torch.float32)
+    memory = make_memory(model.config, MEMORY, device=torch.device("cpu"), dtype=torch.float32)
+    return Engine(model, memory, InterpretedForward(model, memory, 256, first_split=first_split), 256)
+
+
+def tokens(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 1000, n).astype(np.int32)
+
+
+def branch(n: int, seed: int, parent: int = 0) -> Segment:
+    return Segment(tokens(n, seed), parent, Kind.LOCAL, readouts=(Readout(n - 1, (3, 500, 999)),))
+
+
+def largest(a: Engine, b: Engine, *rounds: Round) -> float:
+    worst = 0.0
+    for r in rounds:
+        x, y = a.run(r), b.run(r)
+        for p, q in zip(x.results, y.results, strict=True):
+            for s, t in zip(p.logits, q.logits, strict=True):
+                worst = max([worst, *(float(np.abs(u - v).max()) for u, v in zip(s, t, strict=True))])
+    return worst
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite runs the pass itself")
+@pytest.mark.parametrize(("name", "first_split"), [("dummy:tiny", 4096), ("dummy:tiny6", 64)])
+def test_pass_against_reference(name: str, first_split: int) -> None:
+    ours, reference = engine(name, first_split), Engine.load(name, memory_bytes=MEMORY)
+    candidate = Segment(tokens(2, 5), 0, Kind.LOCAL)
+    first = Request((Segment(tokens(70, 0), saves=(64,)), branch(3, 1), candidate, branch(66, 2, parent=2)))
+    assert largest(ours, reference, Round((first, Request((Segment(tokens(1, 7)), branch(1, 8)))))) < 2e-4
+    saved = [e.run(Round((first,))).results[0].checkpoints[0, 64] for e in (ours, reference)]
+    step = (Segment(tokens(20, 9)), branch(5, 3))
+    resumed = [e.run(Round((Request(step, c),))).results[0].logits[1][0] for e, c in zip((ours, reference), saved, strict=True)]
+    assert np.abs(resumed[0] - resumed[1]).max() < 2e-4
