@@ -159,12 +159,13 @@ def open_index(path: Path, files: Files) -> tuple[Index, list[str]]:
     """The index in `path`; a damaged one is moved aside and an empty one made. Returns it and notes. Raises StoreError."""
     try:
         return Index(path, files), []
-    except (lmdb.Error, DamagedIndex) as error:
-        if isinstance(error, lmdb.ReadonlyError | lmdb.LockError | lmdb.DiskError):
-            raise StoreError(f"cannot open the index in {path}: {error}") from error
-        aside = path.with_name(f"{path.name}.damaged-{int(time.time())}")
-        os.rename(path, aside)
-        note = f"the index was damaged ({error}) and moved to {aside.name}; the store starts empty"
+    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, DamagedIndex) as error:
+        reason = str(error)
+    except lmdb.Error as error:
+        raise StoreError(f"cannot open the index in {path}: {error}") from error
+    aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    os.rename(path, aside)
+    note = f"the index was damaged ({reason}) and moved to {aside.name}; the store starts empty"
     try:
         return Index(path, files), [note]
     except (lmdb.Error, OSError) as error:

@@ -38,6 +38,7 @@ class Recovered:
     removal: Removal = field(default_factory=Removal)
     rows: list[Write] = field(default_factory=list)
     missing: int = 0
+    dropped: int = 0
     collected: int = 0
     orphans: int = 0
     notes: list[str] = field(default_factory=list)
@@ -60,11 +61,13 @@ def recover(nodes: Nodes, index: Index, files: Files, own: bytes, now: Identity)
             continue
         parent = nodes.by_key.get(record.parent)
         if (parent is None and record.parent) or record.span not in listing:
-            out.missing += 1
+            out.missing += record.span not in listing
+            out.dropped += record.state != ""
             _leave_out(nodes, out, key, record)
             continue
         if record.state and record.state not in listing:
             out.missing += 1
+            out.dropped += 1
             out.removal.dirty.add(key)
             record = msgspec.structs.replace(record, state="", state_bytes=0)
         node = Node(key, record.m, record=record, parent=parent, used=record.used)
@@ -90,8 +93,10 @@ def recover(nodes: Nodes, index: Index, files: Files, own: bytes, now: Identity)
     out.orphans = len(orphans)
     out.removal.files += [(name, 0) for name in (*orphans, *sorted(unlinked))]
     _identity(index, out, now)
-    if out.missing:
-        out.notes.append(f"{out.missing} checkpoints lack payload files and were dropped")
+    if out.dropped:
+        out.notes.append(
+            f"{out.missing} payload files or records are missing or damaged; {out.dropped} checkpoints were dropped"
+        )
     if out.orphans:
         out.notes.append(f"{out.orphans} files that no checkpoint names are removed")
     return out
@@ -104,6 +109,7 @@ def _records(index: Index, out: Recovered) -> list[tuple[bytes, NodeRecord]]:
             records.append((key, decode_record(value)))
         except msgspec.MsgspecError:
             out.missing += 1
+            out.dropped += 1
             out.removal.dirty.add(key)
     return sorted(records, key=lambda r: r[1].m)
 

@@ -98,6 +98,9 @@ class CheckpointStore:
             try:
                 store = cls(owner, index, calls, engine, own, device_bytes, disk_bytes)
                 store._recover(calls, Identity.of(engine.info, prompts_digest), [*notes, *more])
+            except lmdb.Error as error:
+                index.close()
+                raise StoreError(f"the index in {path} cannot be read ({error}); move the directory away") from error
             except BaseException:
                 index.close()
                 raise
