@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from flide_engine.memory import PoolFull
 from service_process import Running
 
+from flide_agent.asks import parse_decide
 from flide_agent.client import Client
 from flide_agent.errors import FlideError, HeadConflict, InvalidRequest, NotFound, StartError, TooLong, UnknownModel
 from flide_agent.local import LocalService
@@ -149,3 +152,34 @@ def test_settings_are_checked() -> None:
         (name,) = bad
         with pytest.raises(ValueError, match=name):
             Settings(**bad)  # type: ignore[arg-type]
+
+
+def test_nothing_is_left_behind() -> None:
+    """Answered, cancelled at any moment, refused: afterwards every page and slot of the engine is free again."""
+    with LocalService(SMALL) as service:
+        inside = service.service
+        decider, memory = inside.decider, inside.engine.memory
+
+        async def leave_after(seconds: float, i: int) -> None:
+            body = {"messages": [*MESSAGES[: 1 + i % 5], {"role": "user", "content": f"{i} " * 200}], "questions": NOUL}
+            task = asyncio.ensure_future(decider.decide("default", parse_decide(body, f"s{i % 3}", SMALL)))
+            await asyncio.sleep(seconds)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(leave_after(0.01 * i, i) for i in range(40)))
+
+        service._wait(all_of_them())
+        counted = inside.stats()["engine"]
+        assert counted["cancelled"] > 0
+        assert counted["requests"] > 0
+        for i in range(4):
+            service.decide("kept", messages=MESSAGES[: i + 1], questions=NOUL)
+            service.systemone(f"state {i} " * 50, NOUL)
+        for listed in service.sessions():
+            service.delete(listed["id"])
+        assert inside.store.flush(30)
+        while inside.store.relieve(PoolFull(memory.pages, memory.slots)):
+            pass
+        assert memory.free() == (memory.pages, memory.slots)
