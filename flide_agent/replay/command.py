@@ -53,7 +53,7 @@ def run(options: Options) -> int:
             walk = Walk(service, questions, options.steps)
             screen = stack.enter_context(Screen(console, questions, len(options.files)))
             code = _replay(options, walk, screen, out)
-            if not options.keep:
+            if not options.keep and code != NO_SERVICE:
                 walk.forget()
             return code
     except QuestionsError as e:

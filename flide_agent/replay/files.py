@@ -91,8 +91,11 @@ def _parse(raw: bytes, name: str, first_line: int, *, rows: bool) -> Document | 
     try:
         return Document(json.loads(text, parse_constant=lambda _: None), first_line, rows, max(replaced, 0))
     except json.JSONDecodeError as e:
-        cut = "cut off" if e.pos >= len(text.rstrip()) or e.msg.startswith("Unterminated string") else "not valid JSON"
-        return Problem(name, f"{cut} at character {e.pos}: {e.msg}", first_line + e.lineno - 1, e.colno)
+        if e.msg.startswith("Unterminated string"):
+            message = f"cut off inside the string that starts at character {e.pos}"
+        else:
+            message = f"{'cut off' if e.pos >= len(text.rstrip()) else 'not valid JSON'} at character {e.pos}: {e.msg}"
+        return Problem(name, message, first_line + e.lineno - 1, e.colno)
     except RecursionError:
         return Problem(name, "nested too deeply to be a trajectory", first_line)
     except ValueError as e:  # such as an integer of more digits than Python converts

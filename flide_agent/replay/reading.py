@@ -35,7 +35,7 @@ def read(path: Path, mode: str = "as-sent") -> Iterator[Run | Problem]:
 def _runs(found: Document, file: str, *, as_sent: bool) -> Iterator[Run]:
     value = found.value
     name = _name(value)
-    before = [f"{found.replaced} bytes are not UTF-8, replaced by U+FFFD"] if found.replaced else []
+    before = [f"bytes that are not UTF-8, replaced by U+FFFD: {found.replaced}"] if found.replaced else []
     attempts = sweagent.find(value)
     if attempts is not None:
         for n, attempt in enumerate(attempts, 1):

@@ -40,9 +40,9 @@ class Cleaned:
         """The counts in words, nothing for zeros."""
         out = []
         if self.surrogates:
-            out.append(f"{self.surrogates} lone surrogates replaced by U+FFFD")
+            out.append(f"lone surrogates replaced by U+FFFD: {self.surrogates}")
         if self.payloads:
-            out.append(f"{self.payloads} base64 payloads left out")
+            out.append(f"base64 payloads left out: {self.payloads}")
         return out
 
 

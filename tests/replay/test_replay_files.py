@@ -55,7 +55,7 @@ def test_truncated(shared: Path) -> None:
     with pytest.raises(json.JSONDecodeError) as error:
         json.loads(path.read_text(encoding="utf-8"))
     assert (problem.line, problem.column) == (error.value.lineno, error.value.colno)
-    assert f"cut off at character {error.value.pos}" in str(problem)
+    assert f"cut off inside the string that starts at character {error.value.pos}" in str(problem)
     assert "\n" not in str(problem)
 
 
@@ -68,13 +68,13 @@ def test_last_line_cut(shared: Path) -> None:
 def test_lone_surrogates_are_replaced_and_said(shared: Path) -> None:
     (run,), _ = found(shared / "data/trajectories/made-broken/lone-surrogate.traj.json")
     assert run.steps[0].messages[1]["content"] == "bad \ufffd half \ufffd end"
-    assert run.notes == ["2 lone surrogates replaced by U+FFFD"]
+    assert run.notes == ["lone surrogates replaced by U+FFFD: 2"]
 
 
 def test_bytes_that_are_not_utf8_are_replaced_and_said(shared: Path) -> None:
     (run,), _ = found(shared / "data/trajectories/made-broken/latin1-bytes.traj")
     assert run.steps[0].messages[1]["content"] == "caf\ufffd"
-    assert run.notes == ["1 bytes are not UTF-8, replaced by U+FFFD"]
+    assert run.notes == ["bytes that are not UTF-8, replaced by U+FFFD: 1"]
 
 
 def test_control_codes_stay_in_what_is_sent(shared: Path) -> None:
@@ -118,7 +118,7 @@ def test_base64_payloads_and_images_are_left_out(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "ok"}]
     (run,), _ = found(write(tmp_path, json.dumps({"messages": messages}).encode()))
     assert run.steps[0].messages[0]["content"] == "![shot](data:image/png;base64,[left out])\n[image]"
-    assert run.notes == ["2 base64 payloads left out"]
+    assert run.notes == ["base64 payloads left out: 2"]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,7 @@ def test_base64_payloads_and_images_are_left_out(tmp_path: Path) -> None:
         (b'{"steps": [], "agent": {}}', None, "no trajectory: an object with the keys steps, agent"),
         (b'[{"id": 0, "action": "run"}]', None, "a list of 1 without a role each"),
         (b"17", None, "a single value"),
+        (b'{"history": [', 1, "cut off at character 13"),
         (b"[" * 100_000, 1, "nested too deeply"),
         (b'{"a": ' + b"9" * 5000 + b"}", 1, "not valid JSON"),
         (

@@ -51,4 +51,4 @@ def test_sent_keeps_everything_but_surrogates_and_payloads() -> None:
     assert clean.sent(kept) == kept
     assert clean.notes() == []
     assert clean.sent("x\ud800") == "x\ufffd"
-    assert clean.notes() == ["1 lone surrogates replaced by U+FFFD"]
+    assert clean.notes() == ["lone surrogates replaced by U+FFFD: 1"]
