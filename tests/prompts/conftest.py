@@ -19,7 +19,8 @@ def qwen35(request: pytest.FixtureRequest, shared: Path) -> Path:
     """Directory of the Qwen3.5 tokenizer with its chat template."""
     tool = shared / "tools" / "qwen35_tokenizer.py"
     version = hashlib.sha256(tool.read_bytes()).hexdigest()[:12]
-    cache: Path = request.config.cache.mkdir("flide-tokenizers")  # type: ignore[union-attr]
+    kept = getattr(request.config, "cache", None)
+    cache = kept.mkdir("flide-tokenizers") if kept is not None else Path(tempfile.mkdtemp())
     directory = cache / f"qwen35-{version}"
     if not (directory / "tokenizer.json").exists():
         work = Path(tempfile.mkdtemp(dir=cache))

@@ -130,7 +130,9 @@ def test_choice_answer() -> None:
     assert got["choice"] == "é "
     assert got["probabilities"] == pytest.approx({"b": 0.2, "é ": 0.7, "c": 0.1})
     assert got["confidence"] == pytest.approx((0.7 - 1 / 3) / (2 / 3))
-    assert answer(question, [0, 0, 0])["confidence"] == 0.0
+    nothing = answer(question, [0, 0, 0])
+    assert nothing["confidence"] == 0.0
+    assert list(nothing["probabilities"].values()) == [1 / 3] * 3
     assert answer(Choice("", (Option("b"),)), [0.4]) == {
         "type": "choice",
         "choice": "b",
