@@ -12,23 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from flide_engine.memory import Checkpoint
 
-from flide_agent.errors import Conflict, HeadConflict, InvalidRequest, NotFound
+from flide_agent.errors import Conflict, HeadConflict, InvalidRequest, NotFound, Unavailable
 from flide_agent.sessions import records
-from flide_agent.sessions.history import ID_BYTES, History, assemble, common_tokens, root_block, tools_json
+from flide_agent.sessions.history import History, assemble, common_tokens, root_block, tools_json
+from flide_agent.sessions.limits import checked, head_bytes, id_bytes, metadata_json
 from flide_agent.sessions.listing import info_of, page_of
 from flide_agent.sessions.live import LiveSession, load
 from flide_agent.sessions.step import Page, SessionInfo, Step
-from flide_agent.store import CheckpointStore
-from flide_agent.store.writer import Rows
+from flide_agent.store import CheckpointStore, StoreError
+from flide_agent.store.jobs import Rows
 
 if TYPE_CHECKING:
     from flide_agent.messages import Message
     from flide_agent.prompts import Prompts
 
-MAX_ID = 512
-"""Characters of a tenant or session id."""
-MAX_METADATA = 16384
-"""Bytes of a session's metadata as JSON."""
 KEPT_STEPS = 256
 """Steps (heads) that a session keeps; older heads are unknown."""
 MAX_LIVE = 1024
@@ -52,7 +49,7 @@ class Sessions:
 
     def share_key(self, tenant: str) -> bytes:
         """The tenant's namespace in the store, for requests outside sessions too."""
-        return self._store.share_key(_checked(tenant, "tenant"))
+        return self._store.share_key(checked(tenant, "tenant"))
 
     def open(
         self, tenant: str, session_id: str | None = None, metadata: Any = None, tools: Sequence[object] | None = None
@@ -63,8 +60,8 @@ class Sessions:
         metadata replaces what was there unless None. Raises InvalidRequest for an id or metadata over the limits.
         """
         share_key = self.share_key(tenant)
-        session_id = secrets.token_urlsafe(18) if session_id is None else _checked(session_id, "id")
-        data = _metadata(metadata)
+        session_id = secrets.token_urlsafe(18) if session_id is None else checked(session_id, "id")
+        data = metadata_json(metadata)
         with self._lock:
             session = self._find(share_key, session_id)
             if session is None:
@@ -100,7 +97,7 @@ class Sessions:
             raise InvalidRequest.at(("head",), "head goes with append; messages are the whole history")
         share_key = self.share_key(tenant)
         with self._lock:
-            session = self._find(share_key, _checked(session_id, "session"))
+            session = self._find(share_key, checked(session_id, "session"))
         opens = session is None
         if session is None:
             if head is not None:
@@ -115,7 +112,7 @@ class Sessions:
             if append is None:
                 history = session.whole(self._prompts, root, messages or ())
             else:
-                follows = _head(head, session)
+                follows = head_bytes(head, session)
                 base = session.blocks_of(follows)
                 if base is None or not session.knows(follows):
                     raise HeadConflict("this head is unknown to the session; send messages", session.current.id.hex())
@@ -203,7 +200,7 @@ class Sessions:
         place = records.tenant_id(self.share_key(tenant))
         after = None
         if cursor is not None:
-            after = _bytes(cursor)
+            after = id_bytes(cursor)
             if after is None:
                 raise InvalidRequest.at(("cursor",), "not a cursor of this listing")
             after = place + after
@@ -217,7 +214,7 @@ class Sessions:
     def delete(self, tenant: str, session_id: str) -> int:
         """Remove a session and what only it holds, on disk too. Returns how many checkpoints went. Raises NotFound.
 
-        Raises StoreError when the disk refuses to record it within 10 s.
+        Raises Unavailable when the disk refuses to record it within 10 s; it is gone for everybody then, but not yet for good.
         """
         share_key = self.share_key(tenant)
         session = self._known(tenant, session_id)
@@ -230,14 +227,17 @@ class Sessions:
             rows = [(db, key) for db in ("head", "block") for key, _ in index.scan(db, session.key)]
             rows += [*owed, *session.everything(), ("session", session.place)]
             self._store.writer.submit(Rows([(db, key, None) for db, key in dict.fromkeys(rows)], lambda ok: None))
-        return self._store.forget(share_key, session.key.hex())
+        try:
+            return self._store.forget(share_key, session.key.hex())
+        except StoreError as error:
+            raise Unavailable(str(error), retry_after=5.0) from error
 
     def fork(self, tenant: str, session_id: str, new_id: str | None = None, metadata: Any = None) -> SessionInfo:
         """A second session with the same heads, steps and checkpoints. Raises NotFound, Conflict when new_id exists."""
         share_key = self.share_key(tenant)
         source = self._known(tenant, session_id)
-        new_id = secrets.token_urlsafe(18) if new_id is None else _checked(new_id, "id")
-        data = _metadata(metadata)
+        new_id = secrets.token_urlsafe(18) if new_id is None else checked(new_id, "id")
+        data = metadata_json(metadata)
         with source.lock:
             with self._lock:
                 if self._find(share_key, new_id) is not None:
@@ -259,7 +259,7 @@ class Sessions:
     def _known(self, tenant: str, session_id: str) -> LiveSession:
         share_key = self.share_key(tenant)
         with self._lock:
-            session = self._find(share_key, _checked(session_id, "session"))
+            session = self._find(share_key, checked(session_id, "session"))
         if session is None:
             raise NotFound("no such session")
         return session
@@ -301,38 +301,3 @@ class Sessions:
     def _save(self, session: LiveSession) -> None:
         rows = session.rows(self._prompts.digest)
         self._store.writer.submit(Rows(rows, lambda ok: session.saved_rows(rows) if ok else None))
-
-
-def _checked(text: str, field: str) -> str:
-    if not 1 <= len(text) <= MAX_ID:
-        raise InvalidRequest.at((field,), f"must have 1 to {MAX_ID} characters")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest.at((field,), "has characters that are no Unicode text") from None
-    return text
-
-
-def _metadata(value: Any) -> bytes:
-    try:
-        data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError):
-        raise InvalidRequest.at(("metadata",), "cannot be written as JSON") from None
-    if len(data) > MAX_METADATA:
-        raise InvalidRequest.at(("metadata",), f"has {len(data)} bytes as JSON; at most {MAX_METADATA} are kept")
-    return data
-
-
-def _bytes(text: str) -> bytes | None:
-    """16 bytes from their hex; None when it is none."""
-    try:
-        value = bytes.fromhex(text)
-    except ValueError:
-        return None
-    return value if len(value) == ID_BYTES else None
-
-
-def _head(head: str | None, session: LiveSession) -> bytes:
-    if head is None:
-        return session.current.id
-    return _bytes(head) or b"\0"

@@ -2,8 +2,8 @@
 
 Reading order: `store` (what the service calls), `report` and `errors` (what comes back), `identity` (what makes two checkpoints
 the same), `nodes` (the picture in memory: tiers, tree, least recently used), `index` (LMDB), `payload` and `files` (objects on
-disk), `disk` (writing and reading them), `removal` (taking them away), `writer` (the one thread that does), `loader` (back to the
-device), `recover` (after a start), `directory` (whose directory it is).
+disk), `disk` (writing and reading them), `removal` (taking them away), `jobs` and `writer` (the one thread that does),
+`loader` (back to the device), `recover` (after a start), `directory` (whose directory it is).
 """
 
 from flide_agent.store.errors import StoreBusy, StoreError

@@ -15,6 +15,7 @@ from flide_engine.segments import GRID, Tokens
 
 from flide_agent.store.files import Files
 from flide_agent.store.index import Index, NodeRecord, Write
+from flide_agent.store.jobs import Put
 from flide_agent.store.nodes import Node, Nodes, encode_record
 from flide_agent.store.payload import PayloadError, closing, decode, encode
 from flide_agent.store.removal import Removal, remove_bare_spans, remove_state, remove_subtree
@@ -22,30 +23,6 @@ from flide_agent.store.report import Transfers
 
 PAGED = ("k", "v")
 """Exported tensors that hold pages, along axis 1; the others are the state. See flide_engine.memory.Exported."""
-
-
-class Put:
-    """A checkpoint on its way to the disk; owns one reference. keys: identities of its trunk's grid positions, its own last."""
-
-    __slots__ = ("checkpoint", "keys", "node", "tokens")
-
-    def __init__(self, node: Node, checkpoint: Checkpoint, tokens: Tokens, keys: list[bytes]) -> None:
-        self.node, self.tokens, self.keys = node, tokens, keys
-        self.checkpoint: Checkpoint | None = checkpoint
-
-    def claim(self) -> Checkpoint | None:
-        """The reference, for the writer; None when the write was cancelled. Under the lock."""
-        checkpoint, self.checkpoint = self.checkpoint, None
-        return checkpoint
-
-    def cancel(self) -> bool:
-        """Give up the write and the reference; False when the writer has it already. Under the lock."""
-        checkpoint = self.claim()
-        if checkpoint is None:
-            return False
-        checkpoint.release()
-        self.node.put = None
-        return True
 
 
 @dataclass(slots=True)

@@ -16,9 +16,10 @@ from flide_engine.memory import Checkpoint, PoolFull
 from flide_engine.segments import Tokens
 
 from flide_agent.store.index import NodeRecord
+from flide_agent.store.report import CheckpointInfo, Tier
 
 if TYPE_CHECKING:
-    from flide_agent.store.disk import Put
+    from flide_agent.store.jobs import Put
 
 
 @dataclass(slots=True, eq=False)
@@ -200,6 +201,20 @@ class Nodes:
                 del self.by_key[node.key]
             for holder in list(node.holders):
                 self.drop_holder(node, holder)
+
+    def describe(self, key: bytes, m: int) -> CheckpointInfo:
+        """How a checkpoint is kept now."""
+        with self.lock:
+            node = self.by_key.get(key)
+            if node is None:
+                return CheckpointInfo(m, (), 0, False)
+            on: list[tuple[Tier, bool]] = [("device", node.checkpoint is not None), ("disk", node.on_disk)]
+            size = 0
+            if node.record is not None and node.on_disk:
+                size = node.record.span_bytes + node.record.state_bytes
+            elif node.checkpoint is not None:
+                size = self.sole_bytes(node.checkpoint)
+            return CheckpointInfo(node.m, tuple(tier for tier, there in on if there), size, node.on_disk)
 
     def report(self) -> dict[str, Any]:
         return {

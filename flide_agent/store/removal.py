@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from flide_agent.store.index import Write
+from flide_agent.store.index import Index, Write
 from flide_agent.store.nodes import Node, Nodes, encode_record
 
 
@@ -73,6 +73,25 @@ def remove_subtree(nodes: Nodes, root: Node, removal: Removal) -> int:
         if node.record is not None:
             _remove_span(nodes, node, removal)
     return gone
+
+
+def forget_holder(nodes: Nodes, index: Index, holder: bytes) -> tuple[Removal, int]:
+    """Take a holder away, and what nobody else holds off both tiers. Returns how many checkpoints went."""
+    removal = Removal(holds={key for key, _ in index.scan("hold", holder)})
+    gone = 0
+    with nodes.lock:
+        for node in [nodes.by_key[key] for key in nodes.held.get(holder, ())]:
+            nodes.drop_holder(node, holder)
+            if node.holders:
+                continue
+            gone += 1
+            if node.put is not None:
+                node.put.cancel()
+            remove_state(nodes, node, removal)
+            if node.checkpoint is not None:
+                nodes.leave_device(node)
+            nodes.discard_if_empty(node)
+    return removal, gone
 
 
 def _remove_span(nodes: Nodes, node: Node, removal: Removal) -> Node | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Literal
 
 import lmdb
 from flide_engine.memory import Checkpoint
@@ -13,16 +12,17 @@ from flide_engine.segments import GRID, Tokens
 from flide_agent.store import identity as ids
 from flide_agent.store.counters import Counters
 from flide_agent.store.directory import Ownership, claim
-from flide_agent.store.disk import Disk, Put
+from flide_agent.store.disk import Disk
 from flide_agent.store.errors import StoreError
 from flide_agent.store.files import Files
 from flide_agent.store.index import Index, Write, open_index
+from flide_agent.store.jobs import Put, Rows, Task
 from flide_agent.store.loader import Loader, own_copy
 from flide_agent.store.nodes import Node, Nodes
 from flide_agent.store.recover import Identity, recover
-from flide_agent.store.removal import Removal, remove_state
+from flide_agent.store.removal import Removal, forget_holder
 from flide_agent.store.report import CheckpointInfo, Found, PoolFull, StoreStats, Tier, Transfers
-from flide_agent.store.writer import Rows, Task, Writer
+from flide_agent.store.writer import Writer
 
 log = logging.getLogger("flide_agent.store")
 
@@ -256,20 +256,7 @@ class CheckpointStore:
 
         def collect() -> Removal:
             nonlocal gone
-            removal = Removal(holds={key for key, _ in self.index.scan("hold", holder)})
-            nodes = self._nodes
-            with nodes.lock:
-                for node in [nodes.by_key[key] for key in nodes.held.get(holder, ())]:
-                    nodes.drop_holder(node, holder)
-                    if node.holders:
-                        continue
-                    gone += 1
-                    if node.put is not None:
-                        node.put.cancel()
-                    remove_state(nodes, node, removal)
-                    if node.checkpoint is not None:
-                        nodes.leave_device(node)
-                    nodes.discard_if_empty(node)
+            removal, gone = forget_holder(self._nodes, self.index, holder)
             return removal
 
         task = Task(collect)
@@ -301,17 +288,7 @@ class CheckpointStore:
 
     def describe(self, key: bytes, m: int) -> CheckpointInfo:
         """How a published checkpoint is kept now."""
-        with self._nodes.lock:
-            node = self._nodes.by_key.get(key)
-            if node is None:
-                return CheckpointInfo(m, (), 0, False)
-            on: list[tuple[Literal["device", "disk"], bool]] = [("device", node.checkpoint is not None), ("disk", node.on_disk)]
-            size = 0
-            if node.record is not None and node.on_disk:
-                size = node.record.span_bytes + node.record.state_bytes
-            elif node.checkpoint is not None:
-                size = self._nodes.sole_bytes(node.checkpoint)
-            return CheckpointInfo(node.m, tuple(t for t, there in on if there), size, node.on_disk)
+        return self._nodes.describe(key, m)
 
     def stats(self) -> StoreStats:
         """Counters and sizes."""

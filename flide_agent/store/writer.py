@@ -10,15 +10,16 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 import lmdb
 
 from flide_agent.store.counters import Counters
-from flide_agent.store.disk import Batch, Disk, NoRoom, Put
+from flide_agent.store.disk import Batch, Disk, NoRoom
 from flide_agent.store.index import Write
+from flide_agent.store.jobs import Job, Put, Rows, Task
 from flide_agent.store.nodes import encode_record
+from flide_agent.store.payload import PayloadError
 from flide_agent.store.removal import Removal, rows
 from flide_agent.store.report import Mode
 
@@ -30,30 +31,6 @@ MAX_BATCH = 128
 MAX_BATCH_BYTES = 128 << 20
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 30.0
-
-
-@dataclass(slots=True, eq=False)
-class Rows:
-    """Index rows of the sessions. done(ok) is called from the writer: True when they are on stable storage."""
-
-    rows: Sequence[Write]
-    done: Callable[[bool], None]
-
-
-@dataclass(slots=True, eq=False)
-class Task:
-    """A removal that is worked out when everything before it is committed. done: set when it is applied."""
-
-    collect: Callable[[], Removal]
-    done: threading.Event = field(default_factory=threading.Event)
-
-    def removal(self) -> Removal:
-        removal = self.collect()
-        removal.done = self.done
-        return removal
-
-
-Job = Put | Rows | Removal | Task
 
 
 class Writer:
@@ -119,8 +96,10 @@ class Writer:
 
     def close(self, timeout: float) -> None:
         """Do what waits, give up after timeout (s) or when the disk refuses, end the thread."""
-        self.flush(timeout)
         with self._wake:
+            self._wake.wait_for(lambda: (not self._jobs and not self._busy) or self._commit_refused, timeout)
+            if self._jobs:
+                log.warning("the store closes with %d jobs that could not be written", len(self._jobs))
             self._closing = True
             self._wake.notify_all()
         if self._thread.is_alive():
@@ -240,7 +219,7 @@ class Writer:
         except (OSError, lmdb.Error) as error:
             self.counters.add("writes_failed")
             self._refuse(error)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, MemoryError, PayloadError) as error:
             self.counters.add("writes_failed")
             log.error("a checkpoint could not be exported: %s", error)
         else:

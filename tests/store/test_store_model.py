@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_engine import KEY, FakeEngine, some_tokens
-from flide_engine.memory import PoolFull
+from flide_engine.memory import Checkpoint, PoolFull
 from flide_engine.segments import GRID, Tokens
 
 from flide_agent.store import CheckpointStore
@@ -26,6 +27,15 @@ def trunks(rng: random.Random) -> list[Tokens]:
         at = rng.randrange(0, 800)
         out.append(np.concatenate([base[:at], some_tokens(900 - at, seed)]))
     return out
+
+
+def made(store: CheckpointStore, engine: FakeEngine, tokens: Tokens, m: int, parent: Checkpoint | None) -> Checkpoint:
+    while True:
+        try:
+            return engine.make(tokens, m, parent)
+        except PoolFull as full:
+            if not store.relieve(full):
+                raise
 
 
 def check(store: CheckpointStore, path: Path) -> None:
@@ -87,12 +97,7 @@ def test_random_operations(opened: Opened, tmp_path: Path, steps: int, seed: int
                 assert found.m <= m
                 assert engine.good(found.checkpoint, tokens)
             if found is None or found.m < m:
-                while True:
-                    try:
-                        checkpoint = engine.make(tokens, m, None if found is None else found.checkpoint)
-                        break
-                    except PoolFull as full:
-                        assert store.relieve(full)
+                checkpoint = made(store, engine, tokens, m, None if found is None else found.checkpoint)
                 store.publish(KEY, tokens, checkpoint, rng.choice(["a", "b", None]))
             if found is not None:
                 found.release()
@@ -118,3 +123,46 @@ def test_random_operations(opened: Opened, tmp_path: Path, steps: int, seed: int
     assert hits["device"] > steps / 20
     assert hits["disk"] > steps / 50
     assert store.stats().corrupt == 0
+
+
+def test_threads_share_a_store(opened: Opened, tmp_path: Path) -> None:
+    """Finders, publishers, evictions and deletions at once, under memory for a few checkpoints."""
+    engine = FakeEngine(pages=80, slots=10)
+    store = opened(engine, disk_bytes=80 * 4096)
+    histories = trunks(random.Random(7))
+    faults: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(80):
+                tokens, m = rng.choice(histories), rng.randrange(1, 10) * GRID
+                found = store.find(KEY, tokens, m)
+                try:
+                    if found is not None:
+                        assert engine.good(found.checkpoint, tokens)
+                    if found is None or found.m < m:
+                        try:
+                            checkpoint = made(store, engine, tokens, m, None if found is None else found.checkpoint)
+                        except PoolFull:
+                            continue  # the other threads have it all pinned
+                        store.publish(KEY, tokens, checkpoint, rng.choice(["a", "b", None]))
+                finally:
+                    if found is not None:
+                        found.release()
+                if rng.random() < 0.03:
+                    store.forget(KEY, "a")
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not faults
+    assert store.flush(10)
+    check(store, tmp_path / "store")
+    assert store.stats().corrupt == 0
+    store.close()
+    assert engine.idle()

@@ -1,0 +1,65 @@
+"""What waits for the writer: checkpoints, the sessions' rows, removals, and removals that have to wait for what is before them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flide_engine.memory import Checkpoint
+from flide_engine.segments import Tokens
+
+from flide_agent.store.index import Write
+from flide_agent.store.removal import Removal
+
+if TYPE_CHECKING:
+    from flide_agent.store.nodes import Node
+
+
+class Put:
+    """A checkpoint on its way to the disk; owns one reference. keys: identities of its trunk's grid positions, its own last."""
+
+    __slots__ = ("checkpoint", "keys", "node", "tokens")
+
+    def __init__(self, node: Node, checkpoint: Checkpoint, tokens: Tokens, keys: list[bytes]) -> None:
+        self.node, self.tokens, self.keys = node, tokens, keys
+        self.checkpoint: Checkpoint | None = checkpoint
+
+    def claim(self) -> Checkpoint | None:
+        """The reference, for the writer; None when the write was cancelled. Under the lock."""
+        checkpoint, self.checkpoint = self.checkpoint, None
+        return checkpoint
+
+    def cancel(self) -> bool:
+        """Give up the write and the reference; False when the writer has it already. Under the lock."""
+        checkpoint = self.claim()
+        if checkpoint is None:
+            return False
+        checkpoint.release()
+        self.node.put = None
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Index rows of the sessions. done(ok) is called from the writer: True when they are on stable storage."""
+
+    rows: Sequence[Write]
+    done: Callable[[bool], None]
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A removal that is worked out when everything before it is committed. done: set when it is applied."""
+
+    collect: Callable[[], Removal]
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def removal(self) -> Removal:
+        removal = self.collect()
+        removal.done = self.done
+        return removal
+
+
+Job = Put | Rows | Removal | Task
