@@ -1,0 +1,131 @@
+"""LangChain messages as the service reads them. Content is the authority: two messages that say the same give the same block.
+
+Kept: role, name, text, tool calls (name and arguments with sorted keys), the status of a tool's result. A result is tied to its call by
+the call's ordinal in its message, since raw call ids differ between retries of the same step. Left out: ids, metadata, artifacts, cache marks,
+reasoning blocks (hosts strip them after the turn, so they would change the history). Media become a line that says so: the model reads text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
+
+Wire = dict[str, Any]
+"""One message as JSON-able data: role, content, name, tool_calls, tool_call_id."""
+
+Ephemeral = Callable[[BaseMessage], bool]
+
+_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "tool",
+}
+_REASONING = frozenset({"reasoning", "reasoning_content", "thinking", "redacted_thinking"})
+_CALLS = frozenset({"tool_use", "tool_call", "tool_call_chunk", "function_call", "input_json_delta", "invalid_tool_call"})
+_MEDIA = frozenset(
+    {"image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document", "media"}
+)
+_VOLATILE = frozenset({"id", "index", "cache_control", "extras"})
+FAILED = "(the tool reported an error)"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """trunk: the messages of the history. tail: what is read after it for this one question and never enters it."""
+
+    trunk: list[Wire]
+    tail: list[Wire] = field(default_factory=list)
+
+
+def history_of(messages: Iterable[BaseMessage], ephemeral: Ephemeral | None = None, system: str | None = None) -> History:
+    """The history of a list of messages.
+
+    ephemeral: which messages are there for this one call only; they and an unfinished chunk at the end go to the tail.
+    system: a system prompt that is not among the messages.
+    """
+    trunk: list[Wire] = [{"role": "system", "content": system}] if system else []
+    tail: list[Wire] = []
+    ordinals: dict[str, str] = {}
+    last: BaseMessage | None = None
+    for message in messages:
+        wire = wire_message(message, ordinals)
+        passing = ephemeral is not None and ephemeral(message)
+        (tail if passing else trunk).append(wire)
+        last = None if passing else message
+    if isinstance(last, AIMessageChunk) and last.chunk_position != "last":
+        tail.insert(0, trunk.pop())
+    return History(trunk, tail)
+
+
+def wire_message(message: BaseMessage, ordinals: dict[str, str] | None = None) -> Wire:
+    """One message. ordinals: call id -> its number in the message that made it; filled by assistant messages, read by results."""
+    ordinals = {} if ordinals is None else ordinals
+    kind = message.type
+    wire: Wire = {"role": getattr(message, "role", None) or _ROLES.get(kind, kind), "content": text_of(message.content)}
+    if message.name:
+        wire["name"] = message.name
+    if isinstance(message, AIMessage):
+        if message.tool_calls or message.invalid_tool_calls:
+            wire["tool_calls"] = _calls(message, ordinals)
+    elif isinstance(message, ToolMessage):
+        wire["tool_call_id"] = ordinals.get(message.tool_call_id, "orphan")
+        if message.status == "error":
+            wire["content"] = f"{FAILED}\n{wire['content']}" if wire["content"] else FAILED
+    return wire
+
+
+def call_message(call: ToolCall | Mapping[str, Any]) -> Wire:
+    """A proposed tool call as the message that would make it, alone: the call is judged, not the words around it."""
+    return {"role": "assistant", "content": "", "tool_calls": [_call("1", call["name"], arguments(call["args"]))]}
+
+
+def arguments(args: object) -> str:
+    """A call's arguments as sorted, compact JSON: the same call always reads the same."""
+    if isinstance(args, str):
+        return args
+    return json.dumps(args, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _calls(message: AIMessage, ordinals: dict[str, str]) -> list[Wire]:
+    calls: list[Wire] = []
+    for call in (*message.tool_calls, *message.invalid_tool_calls):
+        ordinal = str(len(calls) + 1)
+        if call["id"]:
+            ordinals[call["id"]] = ordinal
+        calls.append(_call(ordinal, call["name"] or "unnamed", arguments(call["args"] or {})))
+    return calls
+
+
+def _call(ordinal: str, name: str, args: str) -> Wire:
+    return {"id": ordinal, "type": "function", "function": {"name": name, "arguments": args}}
+
+
+def text_of(content: str | Sequence[Any]) -> str:
+    """The text of a message's content. A string and one text block with it are equal."""
+    if isinstance(content, str):
+        return content
+    parts = (_part(block) for block in content)
+    return "\n".join(part for part in parts if part is not None)
+
+
+def _part(block: Any) -> str | None:
+    if isinstance(block, str):
+        return block
+    if not isinstance(block, Mapping):
+        return str(block)
+    kind = str(block.get("type", ""))
+    if kind in _REASONING or kind in _CALLS:
+        return None
+    if isinstance(block.get("text"), str):
+        return str(block["text"])
+    if kind in _MEDIA:
+        return f"({kind} part, not shown)"
+    kept = {key: value for key, value in block.items() if key not in _VOLATILE}
+    return json.dumps(kept, sort_keys=True, ensure_ascii=False, default=str)

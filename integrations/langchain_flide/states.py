@@ -1,0 +1,69 @@
+"""A decision model's state: a history, or a text or JSON value.
+
+Messages form the trunk that steps share. Everything else that a caller puts beside them goes after it, so that it never changes what the
+next step can reuse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import BaseMessage, convert_to_messages
+
+from langchain_flide.errors import FlideQuestionError
+from langchain_flide.history import Ephemeral, History, history_of, wire_message
+
+CONTEXT = "context"
+"""Role of what is read after the history for one question only."""
+
+MESSAGES = "messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a question is about: a history, or else a plain value."""
+
+    history: History | None = None
+    plain: Any = field(default=None)
+
+
+def read_state(state: Any, ephemeral: Ephemeral | None = None, system: str | None = None) -> Seen:
+    """Reads a `State`: a message, messages, `{"messages": [...], **more}`, text, or JSON with messages anywhere in it.
+
+    Raises FlideQuestionError for null and bare numbers.
+    """
+    if isinstance(state, BaseMessage):
+        return Seen(history_of([state], ephemeral, system))
+    if isinstance(state, Mapping) and _is_history(state.get(MESSAGES)):
+        history = history_of(convert_to_messages(state[MESSAGES]), ephemeral, system)
+        more = {key: value for key, value in state.items() if key != MESSAGES}
+        if more:
+            history.tail.append({"role": CONTEXT, "content": json.dumps(_plain(more), ensure_ascii=False)})
+        return Seen(history)
+    if _is_history(state) and state:
+        return Seen(history_of(convert_to_messages(state), ephemeral, system))
+    if not isinstance(state, str | Mapping | Sequence):
+        raise FlideQuestionError("state: must be text, a message, an object or a list")
+    return Seen(plain=_plain(state))
+
+
+def _is_history(value: Any) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    return all(isinstance(m, BaseMessage) or (isinstance(m, Mapping) and "role" in m and "content" in m) for m in value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON-able data, messages in it as role and content."""
+    if isinstance(value, BaseMessage):
+        return wire_message(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    return str(value)
