@@ -160,20 +160,19 @@ def test_nothing_is_left_behind() -> None:
         inside = service.service
         decider, memory = inside.decider, inside.engine.memory
 
-        async def leave_after(seconds: float, i: int) -> None:
+        async def ask(i: int) -> None:
             body = {"messages": [*MESSAGES[: 1 + i % 5], {"role": "user", "content": f"{i} " * 200}], "questions": NOUL}
             task = asyncio.ensure_future(decider.decide("default", parse_decide(body, f"s{i % 3}", SMALL)))
-            await asyncio.sleep(seconds)
-            task.cancel()
+            if i % 4:  # most of them hang up, wherever they are by then
+                await asyncio.sleep(0.01 * i)
+                task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
         async def all_of_them() -> None:
-            await asyncio.gather(*(leave_after(0.01 * i, i) for i in range(40)))
+            await asyncio.gather(*(ask(i) for i in range(40)))
 
         service._wait(all_of_them())
-        counted = inside.stats()["engine"]
-        assert counted["cancelled"] > 0
-        assert counted["requests"] > 0
+        assert 10 <= inside.stats()["engine"]["requests"] < 40
         for i in range(4):
             service.decide("kept", messages=MESSAGES[: i + 1], questions=NOUL)
             service.systemone(f"state {i} " * 50, NOUL)
