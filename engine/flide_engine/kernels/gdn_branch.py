@@ -10,7 +10,7 @@ import torch
 
 from flide_engine.kernels.gdn_chunks import Chunks, Tiles
 from flide_engine.kernels.gdn_intra import IntraOut
-from flide_engine.kernels.gdn_scan import check_states, chunk_step
+from flide_engine.kernels.gdn_scan import check_states, chunk_step, descriptors
 from flide_engine.kernels.language import tl, triton
 
 BRANCH = {"STAGES": 1, "num_warps": 8}
@@ -44,7 +44,7 @@ def gdn_branch(
     if segments.shape[0] == 0:
         return out
     _gdn_branch[(segments.shape[0], nv)](
-        tiles.q, tiles.k, tiles.v, intra.grown, intra.rest, intra.inverse, intra.attention, states, z, weight, out, segments, seg_first_row,
+        *descriptors(tiles, intra, dv), intra.grown, intra.rest, states, z, weight, out, segments, seg_first_row,
         seg_len, chunks.first, seg_state_in, seg_state_out, dk**-0.5, z.stride(0), eps,
         NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **BRANCH,
     )  # fmt: skip
@@ -53,7 +53,7 @@ def gdn_branch(
 
 @triton.jit
 def _gdn_branch(
-    q, k, v, grown, rest, inverse, attention, states, z, weight, out, segments, seg_first_row,
+    q, k, v, inverse, attention, grown, rest, states, z, weight, out, segments, seg_first_row,
     seg_len, seg_first_chunk, seg_state_in, seg_state_out, scale, z_stride, eps,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -65,7 +65,7 @@ def _gdn_branch(
     columns = tl.arange(0, DV)
     length = tl.load(seg_len + segment)
     first = tl.load(seg_first_row + segment).to(tl.int64)
-    chunk = tl.load(seg_first_chunk + segment).to(tl.int64)
+    chunk = tl.load(seg_first_chunk + segment)
     place = h * DK * DV + tl.arange(0, DK)[None, :] * DV + columns[:, None]
     source = tl.load(seg_state_in + segment).to(tl.int64)
     state = tl.zeros((DV, DK), tl.float32)
@@ -73,7 +73,7 @@ def _gdn_branch(
         state = tl.load(states + source * (NV * DK * DV) + place)
     i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
-        state, o = chunk_step(state, q, k, v, grown, rest, inverse, attention, chunk + step, h, columns, scale, NK, NV, DK, DV)
+        state, o = chunk_step(state, q, k, v, grown, rest, inverse, attention, chunk + step, h, 0, scale, NK, NV, DV)
         y = tl.trans(o * tl.rsqrt(tl.sum(o * o, 0) / DV + eps)[None, :])
         row = first + step * 64
         live = (i < length - step * 64)[:, None]

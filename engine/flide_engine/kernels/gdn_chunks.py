@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flide_engine.kernels.language import tl, triton
+from flide_engine.kernels.language import TensorDescriptor, tl, triton
 
 CHUNK = 64
 
@@ -75,6 +75,12 @@ def empty_tiles(
         torch.empty(capacity, value_heads, CHUNK, dtype=torch.float32, device=device),
         torch.empty(capacity, value_heads, CHUNK, dtype=torch.float32, device=device),
     )
+
+
+def tile_descriptor(tiles: torch.Tensor, rows: int) -> Any:
+    """A tensor descriptor over [C, heads, n, width] whose block is `rows` of a tile's n rows, read by the copy engine on Hopper."""
+    flat = tiles.view(-1, tiles.shape[3])
+    return TensorDescriptor.from_tensor(flat, [rows, flat.shape[1]])
 
 
 def fill_chunks(seg_len: torch.Tensor, chunks: Chunks) -> Chunks:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, core_dtype
+from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, core_dtype, tile_descriptor
 from flide_engine.kernels.language import tl, triton
 
 INTRA = {"num_warps": 4}
@@ -61,8 +61,9 @@ def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
     if value_heads % key_heads:
         raise ValueError(f"{value_heads} value heads are no multiple of {key_heads} key heads")
     _gdn_intra[(capacity, value_heads)](
-        tiles.q, tiles.k, tiles.g, tiles.beta, out.grown, out.rest, out.inverse, out.attention, chunks.table, key_dim**-0.5,
-        NK=key_heads, NV=value_heads, DK=key_dim, HALF=tiles.k.dtype == torch.float16, **INTRA,
+        tile_descriptor(tiles.q, CHUNK), tile_descriptor(tiles.k, CHUNK), tiles.g, tiles.beta,
+        out.grown, out.rest, out.inverse, out.attention, chunks.table, key_dim**-0.5,
+        NK=key_heads, NV=value_heads, HALF=tiles.k.dtype == torch.float16, **INTRA,
     )  # fmt: skip
     return out
 
@@ -70,7 +71,7 @@ def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
 @triton.jit
 def _gdn_intra(
     q, k, g, beta, grown, rest, inverse, attention, table, scale,
-    NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, HALF: tl.constexpr,
+    NK: tl.constexpr, NV: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, value heads)."""
     chunk = tl.program_id(0).to(tl.int64)
@@ -78,9 +79,9 @@ def _gdn_intra(
     if tl.load(table + chunk * 2) < 0:
         return
     i = tl.arange(0, 64)
-    tile = (chunk * NK + h // (NV // NK)) * (64 * DK) + i[:, None] * DK + tl.arange(0, DK)[None, :]
-    keys = tl.load(k + tile)
-    queries = tl.load(q + tile)
+    shared = (tl.program_id(0) * NK + h // (NV // NK)) * 64
+    keys = k.load([shared, 0])
+    queries = q.load([shared, 0])
     at = (chunk * NV + h) * 64 + i
     # exp(-110) is 0 in float32: the clamp changes no decay but keeps the sums small, so that their differences stay exact
     total = tl.cumsum(tl.maximum(tl.load(g + at), -110.0), 0)

@@ -6,14 +6,17 @@ in which the previous one left it, and only the chunk's own tiles pass through s
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from flide_engine.kernels.gdn_chunks import Chunks, Tiles
+from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, tile_descriptor
 from flide_engine.kernels.gdn_intra import IntraOut
 from flide_engine.kernels.language import tl, triton
 
-SCAN = {"STAGES": 3, "num_warps": 4}
-"""How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200."""
+SCAN = {"BV": 64, "STAGES": 3, "num_warps": 4}
+SCAN_FLOAT32 = {"BV": 16, "STAGES": 2, "num_warps": 8}
+"""How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200. BV: value columns of a program."""
 
 
 def gdn_scan(
@@ -46,13 +49,15 @@ def gdn_scan(
     (see core_dtype) and accumulate in float32, so that the error does not grow with the length of the history.
     """
     nv, dk, dv = check_states(tiles, states)
-    width = slice_width(tiles.k.dtype, dv)
+    launch = SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN
+    launch = launch | {"BV": min(launch["BV"], dv)}
+    width = launch["BV"]
     if segments.shape[0] == 0:
         return o
     _gdn_scan[(dv // width, nv, segments.shape[0])](
-        tiles.q, tiles.k, tiles.v, intra.grown, intra.rest, intra.inverse, intra.attention, states, o, segments, seg_first_row, seg_len,
+        *descriptors(tiles, intra, width), intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
         seg_start, chunks.first, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, dk**-0.5,
-        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, BV=width, **SCAN,
+        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch,
     )  # fmt: skip
     return o
 
@@ -74,11 +79,6 @@ def gated_norm(
     return out
 
 
-def slice_width(dtype: torch.dtype, value_dim: int) -> int:
-    """Value columns of one program: by dtype and head shape alone, so that no sum's order depends on the round."""
-    return min(value_dim, 16 if dtype == torch.float32 else 64)
-
-
 def check_states(tiles: Tiles, states: torch.Tensor) -> tuple[int, int, int]:
     """(value heads, key_dim, value_dim), or ValueError when the slots do not fit the tiles."""
     nv, dk, dv = states.shape[1:]
@@ -89,25 +89,32 @@ def check_states(tiles: Tiles, states: torch.Tensor) -> tuple[int, int, int]:
     return nv, dk, dv
 
 
+def descriptors(tiles: Tiles, intra: IntraOut, columns: int) -> list[Any]:
+    """Tensor descriptors of q, k, v, inverse and attention: one chunk of one head a block, `columns` of v's columns."""
+    blocks = ((tiles.q, CHUNK), (tiles.k, CHUNK), (tiles.v, columns), (intra.inverse, CHUNK), (intra.attention, CHUNK))
+    return [tile_descriptor(tile, rows) for tile, rows in blocks]
+
+
 @triton.jit
 def chunk_step(
-    state, q, k, v, grown, rest, inverse, attention, chunk, h, columns, scale,
-    NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr,
+    state, q, k, v, grown, rest, inverse, attention, chunk, h, column, scale,
+    NK: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr,
 ):  # fmt: skip
-    """One chunk: state [columns, DK] before it -> (state after it, outputs [columns, 64]), both float32."""
+    """One chunk: state [value columns from `column` on, DK] before it -> (state after it, outputs [columns, 64]), both float32.
+
+    q, k, v, inverse, attention: tensor descriptors of `descriptors`.
+    """
     i = tl.arange(0, 64)
-    tile = (chunk * NK + h // (NV // NK)) * (64 * DK)
-    within = i[:, None] * DK + tl.arange(0, DK)[None, :]
     pair = chunk * NV + h
-    square = pair * (64 * 64) + i[:, None] * 64 + i[None, :]
-    keys = tl.load(k + tile + within)
-    queries = tl.load(q + tile + within)
-    values = tl.load(v + pair * (64 * DV) + columns[:, None] * 64 + i[None, :])
-    within_inverse = tl.load(inverse + square)
-    within_attention = tl.load(attention + square)
-    left = tl.load(grown + pair * 64 + i)[None, :]
-    left_at_end = tl.load(rest + pair * 64 + i)[None, :]
-    passed = tl.load(grown + pair * 64 + 63)
+    shared = (chunk * NK + h // (NV // NK)) * 64
+    keys = k.load([shared, 0])
+    queries = q.load([shared, 0])
+    values = v.load([pair * DV + column, 0])
+    within_inverse = inverse.load([pair * 64, 0])
+    within_attention = attention.load([pair * 64, 0])
+    left = tl.load(grown + pair.to(tl.int64) * 64 + i)[None, :]
+    left_at_end = tl.load(rest + pair.to(tl.int64) * 64 + i)[None, :]
+    passed = tl.load(grown + pair.to(tl.int64) * 64 + 63)
     known = state.to(keys.dtype)
     out = tl.dot(known, tl.trans(queries), input_precision="tf32x3")
     error = values.to(tl.float32) - left * tl.dot(known, tl.trans(keys), input_precision="tf32x3")
@@ -119,7 +126,7 @@ def chunk_step(
 
 @triton.jit
 def _gdn_scan(
-    q, k, v, grown, rest, inverse, attention, states, o, segments, seg_first_row, seg_len,
+    q, k, v, inverse, attention, grown, rest, states, o, segments, seg_first_row, seg_len,
     seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -128,10 +135,11 @@ def _gdn_scan(
     if segment < 0:
         return
     h = tl.program_id(1)
-    columns = tl.program_id(0) * BV + tl.arange(0, BV)
+    column = tl.program_id(0) * BV
+    columns = column + tl.arange(0, BV)
     length = tl.load(seg_len + segment)
     first = tl.load(seg_first_row + segment).to(tl.int64)
-    chunk = tl.load(seg_first_chunk + segment).to(tl.int64)
+    chunk = tl.load(seg_first_chunk + segment)
     place = h * DK * DV + tl.arange(0, DK)[None, :] * DV + columns[:, None]
     source = tl.load(seg_state_in + segment).to(tl.int64)
     state = tl.zeros((BV, DK), tl.float32)
@@ -143,7 +151,7 @@ def _gdn_scan(
     due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
     i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
-        state, out = chunk_step(state, q, k, v, grown, rest, inverse, attention, chunk + step, h, columns, scale, NK, NV, DK, DV)
+        state, out = chunk_step(state, q, k, v, grown, rest, inverse, attention, chunk + step, h, column, scale, NK, NV, DV)
         to = o + ((first + step * 64) * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
         tl.store(to, out.to(o.dtype.element_ty), mask=(i < length - step * 64)[None, :])
         if step * 64 + 64 == due:

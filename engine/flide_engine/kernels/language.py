@@ -7,6 +7,7 @@ from typing import Any
 try:
     import triton
     import triton.language as tl
+    from triton.tools.tensor_descriptor import TensorDescriptor
 
     MISSING = ""
 except ImportError as error:  # CPU machines: the reference path needs no triton
@@ -39,5 +40,6 @@ except ImportError as error:  # CPU machines: the reference path needs no triton
 
     triton = _NoTriton()
     tl = None
+    TensorDescriptor = None
 
-__all__ = ["MISSING", "tl", "triton"]
+__all__ = ["MISSING", "TensorDescriptor", "tl", "triton"]
