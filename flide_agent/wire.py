@@ -108,6 +108,8 @@ def read(response: httpx.Response, kind: type[T]) -> T:
 
 
 def failure(error: httpx.TransportError, url: str) -> FlideError:
+    if isinstance(error, httpx.TimeoutException):  # every request gets all the time that is left
+        return DeadlineExceeded(f"no answer from {url} within the deadline")
     return Unreachable(f"no answer from {url}: {type(error).__name__}: {error}")
 
 
