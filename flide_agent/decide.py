@@ -104,10 +104,14 @@ class Decider:
                 future.add_done_callback(lambda f: None if f.cancelled() or f.exception() else undo(f.result()))
             raise
 
-    async def close(self) -> None:
+    async def settle(self) -> None:
         """Wait for what runs behind answers."""
         while self._behind:
             await asyncio.gather(*self._behind, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Settle, and end the threads."""
+        await self.settle()
         self._threads.shutdown(wait=True)
 
     async def _decide(self, tenant: str, ask: Ask) -> dict[str, Any]:

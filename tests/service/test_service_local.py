@@ -176,6 +176,8 @@ def test_nothing_is_left_behind() -> None:
         for i in range(4):
             service.decide("kept", messages=MESSAGES[: i + 1], questions=NOUL)
             service.systemone(f"state {i} " * 50, NOUL)
+        service._wait(decider.settle())
+        assert all(service.systemone(f"state {i} " * 50, NOUL).usage.x_cached_tokens for i in range(4))
         for listed in service.sessions():
             service.delete(listed["id"])
         assert inside.store.flush(30)
