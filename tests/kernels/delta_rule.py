@@ -22,6 +22,7 @@ from flide_engine.plan import RoundPlan, plan_round
 from flide_engine.segments import Kind, Request, Round, Segment
 
 EPS = 1e-6
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PADDING = 5
 """Rows of NaN behind the stream in every test: nothing may read them."""
 
@@ -51,7 +52,7 @@ class Layer:
         return x[:, self.channels : self.channels + self.nv * self.dv]
 
 
-def make_layer(seed: int, *, nk: int = 1, ratio: int = 2, dk: int = 16, dv: int = 16, dtype=torch.float32, device="cpu") -> Layer:
+def make_layer(seed: int, *, nk: int = 1, ratio: int = 2, dk: int = 16, dv: int = 16, dtype=torch.float32, device=DEVICE) -> Layer:
     rng = torch.Generator().manual_seed(seed)
     nv = nk * ratio
     channels = 2 * nk * dk + nv * dv
@@ -86,7 +87,7 @@ def stored(m: int, slot: int) -> StoredState:
     return StoredState(m, slot, np.arange(-(-m // 64), dtype=np.int32))
 
 
-def make_rows(layer: Layer, rows: int, seed: int, dtype=torch.float32, device="cpu") -> torch.Tensor:
+def make_rows(layer: Layer, rows: int, seed: int, dtype=torch.float32, device=DEVICE) -> torch.Tensor:
     x = torch.randn(rows, layer.width, generator=torch.Generator().manual_seed(seed))
     return x.to(device, dtype)
 
@@ -99,7 +100,7 @@ class Pools:
     conv: torch.Tensor
 
 
-def make_pools(layer: Layer, slots: int, dtype=torch.float32, device="cpu") -> Pools:
+def make_pools(layer: Layer, slots: int, dtype=torch.float32, device=DEVICE) -> Pools:
     nan = float("nan")
     return Pools(
         torch.full((slots, layer.nv, layer.dk, layer.dv), nan, device=device),
@@ -121,11 +122,11 @@ class Ran:
     chunks: Chunks
 
 
-def metadata(plan: RoundPlan, device="cpu") -> SimpleNamespace:
+def metadata(plan: RoundPlan, device=DEVICE) -> SimpleNamespace:
     return SimpleNamespace(**{name: torch.from_numpy(a).to(device) for name, a in plan.arrays().items()})
 
 
-def level_lists(plan: RoundPlan, device="cpu") -> list[tuple[torch.Tensor, torch.Tensor]]:
+def level_lists(plan: RoundPlan, device=DEVICE) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Per level the trunk segments and the local ones, each with one unused entry."""
     out = []
     for level in range(plan.levels):

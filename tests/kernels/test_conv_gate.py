@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from delta_rule import (
+    DEVICE,
     by_row,
     distance,
     expect,
@@ -90,9 +91,9 @@ def test_a_resumed_row_has_the_bits_of_the_fresh_one() -> None:
 def test_zero_rows_stay_zero_and_large_gates_finite() -> None:
     layer = make_layer(5)
     plan = plan_of([Request((segment(66),))])
-    x = torch.zeros(66, layer.width)
+    x = torch.zeros(66, layer.width, device=DEVICE)
     at = layer.channels + layer.nv * layer.dv
-    x[:, at : at + 2 * layer.nv] = torch.linspace(-200, 200, 66)[:, None]
+    x[:, at : at + 2 * layer.nv] = torch.linspace(-200, 200, 66, device=DEVICE)[:, None]
     tiles, chunks = run_tiles(layer, x, plan, make_pools(layer, 1))
     want = expect(layer, x, plan, make_pools(layer, 1))
     assert bool((tiles.k[:2] == 0).all())
@@ -105,7 +106,7 @@ def test_zero_rows_stay_zero_and_large_gates_finite() -> None:
 def test_values_beyond_float16_are_held_at_its_range() -> None:
     layer = make_layer(6, dtype=torch.float16)
     plan = plan_of([Request((segment(5),))])
-    x = torch.full((5, layer.width), 6e4, dtype=torch.float16)
+    x = torch.full((5, layer.width), 6e4, dtype=torch.float16, device=DEVICE)
     layer.conv.fill_(2)
     tiles, chunks = run_tiles(layer, x, plan, make_pools(layer, 1, torch.float16))
     assert tiles.v.dtype == torch.float16
@@ -114,8 +115,8 @@ def test_values_beyond_float16_are_held_at_its_range() -> None:
 
 @pytest.mark.parametrize("lengths", [[], [0], [1, 0, 64, 65, 0, 200, 3], [5] * 300, [0] * 130 + [1]])
 def test_chunk_tables(lengths: list[int]) -> None:
-    n = torch.tensor(lengths, dtype=torch.int32)
-    chunks = fill_chunks(n, empty_chunks(chunk_capacity(sum(lengths), len(lengths)) + 3, len(lengths), torch.device("cpu")))
+    n = torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    chunks = fill_chunks(n, empty_chunks(chunk_capacity(sum(lengths), len(lengths)) + 3, len(lengths), torch.device(DEVICE)))
     want = [[s, i] for s, k in enumerate(lengths) for i in range(-(-k // 64))]
     assert chunks.table.tolist()[: len(want)] == want
     assert all(s == -1 for s, _ in chunks.table.tolist()[len(want) :])

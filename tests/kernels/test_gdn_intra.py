@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from delta_rule import by_row, distance, make_layer, make_pools, make_rows, plan_of, run_tiles, segment
+from delta_rule import DEVICE, by_row, distance, make_layer, make_pools, make_rows, plan_of, run_tiles, segment
 from flide_engine.kernels.gdn_chunks import Chunks, Tiles
 from flide_engine.kernels.gdn_intra import IntraOut, empty_intra, gdn_intra
 from flide_engine.segments import Request
@@ -16,10 +16,10 @@ def expected(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tens
     """(inverse, attention) of one chunk of one head in float64: q, k [n, dk], g, beta [n]."""
     n = k.shape[0]
     total = g.cumsum(0)
-    later = torch.ones(n, n, dtype=torch.bool).tril()
+    later = torch.ones(n, n, dtype=torch.bool, device=k.device).tril()
     fade = torch.exp((total[:, None] - total[None, :]).masked_fill(~later, -torch.inf))
     a = (beta[:, None] * (k @ k.T) * fade).tril(-1)
-    inverse = torch.linalg.solve_triangular(torch.eye(n, dtype=torch.float64) + a, torch.diag(beta), upper=False)
+    inverse = torch.linalg.solve_triangular(torch.eye(n, dtype=torch.float64, device=k.device) + a, torch.diag(beta), upper=False)
     return inverse, q @ k.T * fade * q.shape[1] ** -0.5
 
 
@@ -35,11 +35,12 @@ def hand_made(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Ten
     n = k.shape[0]
 
     def pad(t: torch.Tensor) -> torch.Tensor:
-        return torch.cat([t, t.new_zeros(64 - n, *t.shape[1:])])
+        return torch.cat([t, t.new_zeros(64 - n, *t.shape[1:])]).to(DEVICE)
 
-    v = torch.zeros(1, 1, 16, 64)
+    v = torch.zeros(1, 1, 16, 64, device=DEVICE)
     tiles = Tiles(pad(q)[None, None], pad(k)[None, None], v, pad(g)[None, None], pad(beta)[None, None])
-    return tiles, Chunks(torch.zeros(1, 2, dtype=torch.int32), torch.zeros(1, dtype=torch.int32))
+    zero = torch.zeros(1, 2, dtype=torch.int32, device=DEVICE)
+    return tiles, Chunks(zero, zero[0, :1])
 
 
 def unit(n: int, dk: int, seed: int) -> torch.Tensor:
@@ -92,7 +93,7 @@ def test_repeated_keys_with_full_strength(case: str, dtype: torch.dtype) -> None
     g, beta = torch.zeros(n), torch.ones(n)
     out = run(*hand_made(q, k, g, beta))
     inverse, _ = expected(*(t.double() for t in (q, k, g, beta)))
-    assert distance(out.inverse[0, 0], inverse) < (1e-5 if dtype == torch.float32 else 1e-3)
+    assert distance(out.inverse[0, 0].cpu(), inverse) < (1e-5 if dtype == torch.float32 else 1e-3)
 
 
 GATES = {
@@ -112,15 +113,15 @@ def test_decays_of_every_size(gate: str) -> None:
     out = run(*hand_made(q, k, g, beta))
     inverse, attention = expected(*(t.double() for t in (q, k, g, beta)))
     # resets leave running sums of -990 in float32, whose differences are good to 6e-5
-    assert distance(out.inverse[0, 0], inverse) < 1e-5
-    assert distance(out.attention[0, 0], attention) < (3e-5 if gate in ("resets", "all") else 2e-6)
+    assert distance(out.inverse[0, 0].cpu(), inverse) < 1e-5
+    assert distance(out.attention[0, 0].cpu(), attention) < (3e-5 if gate in ("resets", "all") else 2e-6)
 
 
 def test_zero_keys_leave_the_strength_on_the_diagonal() -> None:
     n = 20
     beta = torch.rand(n)
     out = run(*hand_made(torch.zeros(n, 16), torch.zeros(n, 16), torch.full((n,), -1.0), beta))
-    assert torch.equal(out.inverse[0, 0, :n, :n], torch.diag(beta))
+    assert torch.equal(out.inverse[0, 0, :n, :n].cpu(), torch.diag(beta))
     assert bool((out.attention[0, 0] == 0).all())
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from delta_rule import (
+    DEVICE,
     Layer,
     Pools,
     Ran,
@@ -165,8 +166,9 @@ def test_gates_of_every_size_with_repeated_keys(gate: str) -> None:
     k[torch.arange(0, plan.rows, 11)] = 0
     q = torch.nn.functional.normalize(torch.randn(plan.rows, layer.dk, generator=rng), dim=1)
     v, g, beta = torch.randn(plan.rows, layer.dv, generator=rng), GATES[gate](plan.rows), torch.full((plan.rows,), 0.999)
-    by_hand = _as_tiles(plan, chunks, tiles, q, k, v, g, beta)
-    want = expect(layer, x, plan, pools, tuple(t[:, None].double() for t in (q, k, v, g, beta)))
+    columns = [t.to(DEVICE) for t in (q, k, v, g, beta)]
+    by_hand = _as_tiles(plan, chunks, tiles, *columns)
+    want = expect(layer, x, plan, pools, tuple(t[:, None].double() for t in columns))
     ran = run_core(layer, x, plan, pools, by_hand, chunks)
     assert distance(ran.out, want.out) < 2e-5
     assert distance(pools.states[0], want.states[0]) < 2e-5
@@ -189,6 +191,7 @@ def test_gated_norm_zeroes_rows_of_no_segment_and_reads_strided_z() -> None:
     o, wide, weight = torch.randn(21, 3, 16, generator=rng), torch.randn(21, 80, generator=rng), torch.randn(16, generator=rng)
     segments = torch.where(torch.arange(21) % 4 == 1, -1, 0).int()
     o[1], wide[5] = float("nan"), float("nan")
+    o, wide, weight, segments = (t.to(DEVICE) for t in (o, wide, weight, segments))
     z = wide[:, 8:56]
     out = gated_norm(o, z, weight, torch.full_like(o, float("nan")), eps=1e-6, row_segment=segments)
     live = segments >= 0
