@@ -40,8 +40,10 @@ class Loader:
                 if node.checkpoint is not None:
                     return 0
                 base = self._base(tokens, keys)
+                # Its own reference: a session that is deleted takes its checkpoints off the device, pinned or not.
+                parent = None if base is None or base.checkpoint is None else base.checkpoint.retain()
             try:
-                return self._read(node, tokens, base)
+                return self._read(node, tokens, parent)
             except Damaged as damaged:
                 removal, lost = self._disk.drop(damaged)
                 self._counters.add("corrupt")
@@ -50,7 +52,8 @@ class Loader:
             except Gone:
                 self._counters.add("load_failed")
             finally:
-                if base is not None:
+                if base is not None and parent is not None:
+                    parent.release()
                     self._nodes.unpin(base)
         return None
 
@@ -63,10 +66,10 @@ class Loader:
                 return node
         return None
 
-    def _read(self, node: Node, tokens: Tokens, base: Node | None) -> int:
-        exported, size = self._disk.read(node, tokens, 0 if base is None else base.m)
+    def _read(self, node: Node, tokens: Tokens, parent: Checkpoint | None) -> int:
+        exported, size = self._disk.read(node, tokens, 0 if parent is None else parent.m)
         try:
-            checkpoint = self._import(exported, None if base is None else base.checkpoint)
+            checkpoint = self._import(exported, parent)
         except TransferError as error:
             raise Damaged(node, False, str(error)) from error
         self._counters.add("bytes_read", size)
