@@ -190,9 +190,9 @@ def test_opening_mistakes(http: httpx.Client) -> None:
 
 
 def test_a_state_over_the_context_is_refused_whole(http: httpx.Client) -> None:
-    detail = refused(http.post("/v1/systemone", json={**GOOD, "state": "word " * 60_000}), 413)
+    detail = refused(http.post("/v1/systemone", json={**GOOD, "state": "word " * 240_000}), 413)
     assert detail["error_type"] == "max_tokens_exceeded"
-    assert "32768" in detail["message"]
+    assert "131072" in detail["message"]
 
 
 def test_questions_over_the_budget_are_refused_whole(http: httpx.Client) -> None:
