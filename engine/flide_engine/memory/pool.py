@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ import torch
 from flide_engine.segments import GRID
 
 Indices = npt.NDArray[np.int32]
+
+_ALIGNMENT = 64
 
 
 class PoolFull(RuntimeError):
@@ -57,6 +60,19 @@ class MemoryShape:
         return int(budget * (1 - share)) // page, int(budget * share) // slot
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU without touching them, so that the operating system gives a page only when it is first written.
+
+    torch.zeros writes every byte: 2 s and the whole budget resident for a pool of 2 GiB.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(nbytes + _ALIGNMENT, np.uint8)
+    offset = -raw.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(raw[offset : offset + nbytes]).view(dtype).view(shape)
+
+
 class Memory:
     """Pools on one device, with reference counts per index. Taking, retaining and releasing are thread-safe.
 
@@ -74,12 +90,11 @@ class Memory:
         self.shape, self.pages, self.slots = shape, pages, slots
         self.device, self.dtype, self.state_dtype = device, dtype, state_dtype
         kv = (shape.full_layers, pages, shape.kv_heads, GRID, shape.head_dim)
-        self.k = torch.zeros(kv, dtype=dtype, device=device)
-        self.v = torch.zeros(kv, dtype=dtype, device=device)
-        self.states = torch.zeros(
-            (shape.linear_layers, slots, shape.value_heads, shape.key_dim, shape.value_dim), dtype=state_dtype, device=device
-        )
-        self.conv = torch.zeros((shape.linear_layers, slots, shape.conv_taps, shape.conv_channels), dtype=dtype, device=device)
+        self.k = _zeros(kv, dtype, device)
+        self.v = _zeros(kv, dtype, device)
+        state = (shape.linear_layers, slots, shape.value_heads, shape.key_dim, shape.value_dim)
+        self.states = _zeros(state, state_dtype, device)
+        self.conv = _zeros((shape.linear_layers, slots, shape.conv_taps, shape.conv_channels), dtype, device)
         self._lock = threading.Lock()
         self._page_refs = np.zeros(pages, np.int32)
         self._slot_refs = np.zeros(slots, np.int32)
