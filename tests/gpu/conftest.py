@@ -42,7 +42,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     from quick import quick_engine  # imports CUDA code, which collection on a CPU machine must not
 
     size, dtype = request.param
-    made = quick_engine(size, getattr(torch, dtype), memory_bytes=8 << 30)
+    made = quick_engine(size, getattr(torch, dtype), memory_bytes=4 << 30)
     yield made
     del made
     torch.cuda.empty_cache()

@@ -65,7 +65,7 @@ def test_bfloat16_against_float32(float32: Engine, bar: object, length: int) -> 
     from flide_engine.models import load_model
     from transformers_oracle import GpuOracle
 
-    count, each, size = 200, 20, 40
+    count, each, size = 200, 10, 40
     rng = np.random.default_rng(length)
     vocab = float32.info.vocab_size
     histories = rng.integers(0, vocab, (count // each, length))

@@ -37,16 +37,16 @@ def decision(state: int, *questions: int, checkpoint: Stored | None = None) -> R
     return Request((trunk(state), *(local(n, 0, (n - 1,)) for n in questions)), checkpoint)
 
 
-def what_if() -> Request:
+def what_if(first: int = 66, last: int = 70) -> Request:
     """A trunk off the grid, two candidates, questions at depth 2 and 3, and a readout inside the trunk itself."""
     return Request(
         (
             Segment(tokens(75), readouts=(Readout(70, (0,)),)),
-            local(66, 0),
+            local(first, 0),
             local(3, 0),
             local(5, 1, (0, 4)),
-            local(65, 2, (64,)),
-            local(70, 4, (69,)),
+            local(first - 1, 2, (first - 2,)),
+            local(last, 4, (last - 1,)),
         )
     )
 

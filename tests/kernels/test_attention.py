@@ -153,20 +153,20 @@ def test_every_layout(device: torch.device, name: str) -> None:
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 1, 16), (12, 2, 32), (8, 2, 64), (2, 2, 16), (5, 1, 16)])
 def test_groups_and_head_sizes(device: torch.device, heads: int, kv_heads: int, dim: int) -> None:
-    case = Case.make(plan(*ROUNDS["mixed"], taken=2), heads, kv_heads, dim, device)
+    case = Case.make(plan(decision(70, 9), what_if(66, 3), taken=2), heads, kv_heads, dim, device)
     rows = list(range(0, case.plan.rows, 11))
     assert worst(case, case.run()[rows], rows) < LIMIT
     assert worst(case, case.run(readouts=True), case.plan.readout_row.tolist()) < LIMIT
 
 
 def test_blocks_that_need_no_mask_keep_their_bits_with_one(device: torch.device) -> None:
-    case = Case.make(plan(*ROUNDS["mixed"], taken=2), 4, 2, 32, device)
+    case = Case.make(plan(decision(130, 5), decision(3, 2, checkpoint=RESUMED), taken=2), 4, 2, 32, device)
     assert torch.equal(case.run(), case.run(always_mask=True))
+    assert torch.equal(case.run(), case.run(bulk=True))
     assert torch.equal(case.run(readouts=True), case.run(always_mask=True, readouts=True))
 
 
-@pytest.mark.parametrize("name", ["mixed", "resumed"])
-@pytest.mark.parametrize("heads", [4, 6])
+@pytest.mark.parametrize(("name", "heads"), [("mixed", 4), ("resumed", 6)])
 def test_spans_merge_to_the_same_answer(device: torch.device, name: str, heads: int) -> None:
     case = Case.make(plan(*ROUNDS[name], taken=2), heads, 1, 16, device)
     split, whole = case.run(first_split=64), case.run()

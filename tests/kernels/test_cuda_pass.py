@@ -73,7 +73,7 @@ def largest(a: Engine, b: Engine, *rounds: Round) -> float:
 def test_pass_against_reference(name: str, first_split: int) -> None:
     ours, reference = engine(name, first_split), Engine.load(name, memory_bytes=MEMORY)
     candidate = Segment(tokens(2, 5), 0, Kind.LOCAL)
-    first = Request((Segment(tokens(70, 0), saves=(64,)), branch(3, 1), candidate, branch(66, 2, parent=2)))
+    first = Request((Segment(tokens(70, 0), saves=(64,)), branch(3, 1), candidate, branch(9, 2, parent=2)))
     assert largest(ours, reference, Round((first, Request((Segment(tokens(1, 7)), branch(1, 8)))))) < 2e-4
     saved = [e.run(Round((first,))).results[0].checkpoints[0, 64] for e in (ours, reference)]
     step = (Segment(tokens(20, 9)), branch(5, 3))
