@@ -1,8 +1,9 @@
 """LangChain messages as the service reads them. Content is the authority: two messages that say the same give the same block.
 
 Kept: role, name, text, tool calls (name and arguments with sorted keys), the status of a tool's result. A result is tied to its call by
-the call's ordinal in its message, since raw call ids differ between retries of the same step. Left out: ids, metadata, artifacts, cache marks,
-reasoning blocks (hosts strip them after the turn, so they would change the history). Media become a line that says so: the model reads text.
+the call's ordinal in its message, since raw call ids differ between retries of the same step. Left out: ids, metadata, artifacts,
+cache marks, reasoning blocks (hosts strip them after the turn, so they would change the history). Media become a line that says so: the
+model reads text.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class FakeFlide:
 
     def _answer(self, session: str | None, body: dict[str, Any]) -> dict[str, Any]:
         state, questions = body.get("state"), body["questions"]
-        messages = body.get("messages", state if session is not None else None)
+        messages = body.get("messages", state if _is_messages(state) else None)
         candidates = {key: c["messages"] for key, c in (body.get("x_candidates") or {}).items()}
         m, total = self._reuse(messages if messages is not None else [state])
         reason = "" if session is None else self._reason(session, messages or [])
@@ -169,6 +169,10 @@ class FakeFlide:
         if messages[: len(last)] == last:
             return "append"
         return "truncate" if last[: len(messages)] == messages else "edit"
+
+
+def _is_messages(state: Any) -> bool:
+    return isinstance(state, list) and all(isinstance(m, dict) and "role" in m for m in state)
 
 
 class _Transport(httpx.BaseTransport, httpx.AsyncBaseTransport):

@@ -1,0 +1,216 @@
+"""Parts for hand-built LangGraph graphs: a decision node, an edge that reads it, a routing node, a guarded tool node.
+
+Nodes write plain JSON-able dicts, since checkpointers serialise state; edges read state only, so replays take the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal
+
+from langchain_core.decisions import Choice, Question
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.tools import BaseTool
+
+from langchain_flide.asking import Asker, Failure
+from langchain_flide.connection import Inquiry
+from langchain_flide.decision_model import FlideDecisionModel
+from langchain_flide.errors import FlideQuestionError, FlideServiceError
+from langchain_flide.guarding import Guard
+from langchain_flide.history import Ephemeral, history_of
+from langchain_flide.policies import FailPolicy, GuardPolicy
+from langchain_flide.questions import certainty, checked, shown
+from langchain_flide.responses import FlideResponse
+from langchain_flide.states import MESSAGES, Seen, read_state
+
+try:
+    from langgraph.prebuilt import ToolNode
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+    from langgraph.types import Command, interrupt
+
+    from langchain_flide.calls import CallJudge
+    from langchain_flide.reviewing import settle
+except ImportError as e:
+    raise ImportError(f'the graph parts need LangGraph: pip install "flide-agent[langchain]" ({e})') from e
+
+DECISION = "decision"
+LowConfidence = Literal["mark", "interrupt", "error"]
+
+
+def flide_node(
+    questions: Mapping[str, Question],
+    *,
+    decisions: FlideDecisionModel | None = None,
+    messages_key: str = MESSAGES,
+    output_key: str = DECISION,
+    min_confidence: float | Mapping[str, float] = 0.0,
+    low_confidence: LowConfidence = "mark",
+    fail: FailPolicy | None = None,
+) -> Runnable[Any, Any]:
+    """A node that asks about the messages of the state and writes {output_key: {status, answers, verdicts, reuse, session}}.
+
+    answers: {id: {label, p, ...}}. An answer less certain than min_confidence (0..1) is marked `abstain`; interrupt asks a person, whose
+    answer {id: label} replaces it; error raises. Without an answer, status says why and answers is empty.
+    """
+    ask = _Asking(checked(questions), decisions, fail, messages_key)
+
+    def done(heard: FlideResponse | Failure) -> dict[str, Any]:
+        return {output_key: _decision(heard, min_confidence, low_confidence)}
+
+    async def adone(state: Any) -> dict[str, Any]:
+        return done(await ask.aask(state))
+
+    return RunnableLambda(lambda state: done(ask.ask(state)), afunc=adone, name="flide_node")
+
+
+def flide_edge(
+    question_id: str,
+    routes: Mapping[str, str],
+    *,
+    fallback: str,
+    min_confidence: float = 0.0,
+    output_key: str = DECISION,
+) -> Callable[[Mapping[str, Any]], str]:
+    """A conditional edge: from the decision's label to a node. Labels of a noul are yes and no.
+
+    A missing decision, an answer that abstains or is less certain, and an unknown label all go to `fallback`.
+    """
+
+    def edge(state: Mapping[str, Any]) -> str:
+        decision = state.get(output_key) or {}
+        answer = (decision.get("answers") or {}).get(question_id)
+        if (
+            decision.get("status") != "ok"
+            or answer is None
+            or answer["verdict"] != "ok"
+            or answer["confidence"] < min_confidence
+        ):
+            return fallback
+        return routes.get(answer["label"], fallback)
+
+    return edge
+
+
+def flide_route(
+    choices: Mapping[str, str],
+    *,
+    instructions: Any,
+    criteria: Mapping[str, Any] | None = None,
+    fallback: str,
+    question_id: str = "route",
+    decisions: FlideDecisionModel | None = None,
+    messages_key: str = MESSAGES,
+    output_key: str = DECISION,
+    min_confidence: float = 0.0,
+    fail: FailPolicy | None = None,
+) -> Runnable[Any, Any]:
+    """A node that goes where a choice says: choices maps labels to nodes. Returns Command(goto, update={output_key: ...}).
+
+    criteria: what each label is for. No answer, or one less certain than min_confidence, goes to `fallback`.
+    """
+    if unknown := set(criteria or {}) - set(choices):
+        raise FlideQuestionError(f"criteria: {', '.join(sorted(unknown))} are no choices")
+    labels: dict[str, Any] = {label: (criteria or {}).get(label) for label in choices}
+    ask = _Asking(checked({question_id: Choice(instructions=instructions, criteria=labels)}), decisions, fail, messages_key)
+    edge = flide_edge(question_id, choices, fallback=fallback, min_confidence=min_confidence, output_key=output_key)
+
+    def go(heard: FlideResponse | Failure) -> Command[Any]:
+        update = {output_key: _decision(heard, 0.0, "mark")}
+        return Command(goto=edge(update), update=update)
+
+    async def ago(state: Any) -> Command[Any]:
+        return go(await ask.aask(state))
+
+    return RunnableLambda(lambda state: go(ask.ask(state)), afunc=ago, name="flide_route")
+
+
+def firewall_tool_node(
+    tools: Sequence[BaseTool | Callable[..., Any]],
+    policy: GuardPolicy,
+    *,
+    decisions: FlideDecisionModel | None = None,
+    fail: FailPolicy | None = None,
+    messages_key: str = MESSAGES,
+    ephemeral: Ephemeral | None = None,
+    system: str | None = None,
+) -> ToolNode:
+    """A ToolNode that runs a call only when the policy's verdict lets it. All calls of one message are judged in one dispatch."""
+    if policy.on_block == "end":
+        raise FlideQuestionError("on_block: a tool node cannot end a run; use message or raise")
+    fail = fail or FailPolicy()
+    asker = Asker(decisions or FlideDecisionModel(), fail.timeout, fail.breaker)
+    guard = Guard(policy, fail)
+
+    def inquire(messages: Sequence[Any], asked: dict[str, Any], candidates: dict[str, Any] | None) -> Inquiry:
+        return Inquiry(Seen(history_of(messages, ephemeral, system)), asked, candidates or {})
+
+    calls = CallJudge(guard, asker, inquire, messages_key=messages_key, together=True)
+
+    def wrap(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
+        if not policy.covers(request.tool_call["name"]):
+            return handler(request)
+        settled = settle(guard, calls.judge(request), request)
+        if not isinstance(settled, ToolCallRequest):
+            return settled
+        if settled is not request and calls.judge(settled).action == "block":
+            return guard.refusal(settled.tool_call)
+        return handler(settled)
+
+    async def awrap(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
+        if not policy.covers(request.tool_call["name"]):
+            return await handler(request)
+        settled = settle(guard, await calls.ajudge(request), request)
+        if not isinstance(settled, ToolCallRequest):
+            return settled
+        if settled is not request and (await calls.ajudge(settled)).action == "block":
+            return guard.refusal(settled.tool_call)
+        return await handler(settled)
+
+    return ToolNode(list(tools), wrap_tool_call=wrap, awrap_tool_call=awrap, messages_key=messages_key)
+
+
+class _Asking:
+    """Questions about a state's messages."""
+
+    def __init__(
+        self, questions: dict[str, Any], decisions: FlideDecisionModel | None, fail: FailPolicy | None, messages_key: str
+    ) -> None:
+        fail = fail or FailPolicy()
+        self.questions, self.messages_key = questions, messages_key
+        self.asker = Asker(decisions or FlideDecisionModel(), fail.timeout, fail.breaker)
+
+    def ask(self, state: Any) -> FlideResponse | Failure:
+        return self.asker.ask(self._inquiry(state))
+
+    async def aask(self, state: Any) -> FlideResponse | Failure:
+        return await self.asker.aask(self._inquiry(state))
+
+    def _inquiry(self, state: Any) -> Inquiry:
+        messages = state[self.messages_key] if isinstance(state, Mapping) else getattr(state, self.messages_key)
+        return Inquiry(read_state({MESSAGES: messages}), self.questions)
+
+
+def _decision(heard: FlideResponse | Failure, least: float | Mapping[str, float], low: LowConfidence) -> dict[str, Any]:
+    if isinstance(heard, Failure):
+        return {"status": heard.status, "answers": {}}
+    answers: dict[str, Any] = {}
+    for key, answer in heard.answers.items():
+        label, p = shown(answer)
+        needed = least.get(key, 0.0) if isinstance(least, Mapping) else least
+        sure = certainty(answer)
+        answers[key] = {"label": label, "p": p, "confidence": sure, "verdict": "ok" if sure >= needed else "abstain"}
+    unsure = [key for key, a in answers.items() if a["verdict"] == "abstain"]
+    if unsure and low == "error":
+        raise FlideServiceError(f"not certain enough: {', '.join(unsure)}")
+    if unsure and low == "interrupt":
+        said: Mapping[str, Hashable] = interrupt({"type": "flide_unsure", "questions": {key: answers[key] for key in unsure}})
+        for key in unsure:
+            if key in said:
+                answers[key] |= {"label": said[key], "verdict": "ok", "confidence": 1.0, "by": "person"}
+    return {
+        "status": "ok",
+        "answers": answers,
+        "reuse": heard.reuse.model_dump(),
+        "session": heard.session,
+        "untrained": heard.untrained,
+    }
