@@ -53,7 +53,7 @@ def core_dtype(activations: torch.dtype) -> torch.dtype:
 
 def chunk_capacity(rows: int, segments: int) -> int:
     """Most chunks that `segments` segments over `rows` rows can have."""
-    return triton.cdiv(rows, CHUNK) + segments
+    return -(-rows // CHUNK) + segments
 
 
 def empty_chunks(capacity: int, segments: int, device: torch.device) -> Chunks:

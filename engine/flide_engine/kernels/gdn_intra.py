@@ -18,7 +18,7 @@ import torch
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, core_dtype, tile_descriptor
 from flide_engine.kernels.language import tl, triton
 
-INTRA = {"num_warps": 4}
+INTRA = {"num_warps": 4, "maxnreg": 128}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200."""
 
 
@@ -53,8 +53,8 @@ def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
     tiles: contiguous, as conv_gate leaves them, g <= 0, key_dim a power of two >= 16. Value head h uses key head h // (value_heads
     / key_heads).
 
-    Products of q and k accumulate in float32. Decay differences are masked before exp. The inverse is taken in near float32 by
-    steps that are as stable as substitution (repeated keys with beta near 1 are the worst case).
+    Products of q and k accumulate in float32. Decay differences are masked before exp. The inverse is taken by steps that are as
+    stable as substitution (repeated keys with beta near 1 are the worst case).
     """
     capacity, key_heads, _, key_dim = tiles.k.shape
     value_heads = tiles.g.shape[1]
@@ -134,8 +134,8 @@ def _double(x, a, i, j, W: tl.constexpr, HALF: tl.constexpr):
 def _unit_inverse(a, HALF: tl.constexpr):
     """(I + a)^-1 of strictly lower a [64, 64].
 
-    Diagonal blocks of 16 by doubling; with D their inverses and L the rest of a, N = D L has N^4 = 0, so that
-    (I + a)^-1 = (I - N)(I + N^2) D.
+    Diagonal blocks of 16 by doubling, in near float32; with D their inverses and L the rest of a, N = D L has N^4 = 0, so that
+    (I + a)^-1 = (I - N)(I + N^2) D, with operands of the core dtype, to which the result is rounded anyway.
     """
     i = tl.arange(0, 16)[None, :, None]
     j = tl.arange(0, 16)[None, None, :]
@@ -147,7 +147,9 @@ def _unit_inverse(a, HALF: tl.constexpr):
     x = _double(x, d, i, j, 2, HALF)
     x = _double(x, d, i, j, 4, HALF)
     x = _double(x, d, i, j, 8, HALF)
+    core = tl.float16 if HALF else tl.float32
     x = tl.reshape(tl.where(own, x[:, :, None, :], 0.0), (64, 64))
-    n = _near_dot(x, tl.reshape(tl.where(own, 0.0, blocks), (64, 64)), HALF)
-    x = x + _near_dot(_near_dot(n, n, HALF), x, HALF)
-    return x - _near_dot(n, x, HALF)
+    n = tl.dot(x.to(core), tl.reshape(tl.where(own, 0.0, blocks), (64, 64)).to(core), input_precision="tf32x3").to(core)
+    square = tl.dot(n, n, input_precision="tf32x3").to(core)
+    x = tl.dot(square, x.to(core), x, input_precision="tf32x3")
+    return x - tl.dot(n, x.to(core), input_precision="tf32x3")
