@@ -222,6 +222,28 @@ def table() -> None:
             print(f"{nk}/{nk * ratio:>3} {name:>16} ", *(f"{k} {v:.4f}" for k, v in stages.items()), flush=True)
 
 
+def beside() -> None:
+    """flash-linear-attention's chunk rule (l2 norm and output included) where it is installed: one captured graph, the same shapes."""
+    try:
+        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    except ImportError as problem:
+        print(f"flash-linear-attention not timed: {problem}", flush=True)
+        return
+    for nk, ratio in HEADS:
+        for tokens in (2048, 4096):
+            nv = nk * ratio
+            q, k = (torch.randn(1, tokens, nv, 128, device=DEVICE, dtype=torch.bfloat16) for _ in range(2))
+            v = torch.randn(1, tokens, nv, 128, device=DEVICE, dtype=torch.bfloat16)
+            g = -torch.rand(1, tokens, nv, device=DEVICE)
+            beta = torch.rand(1, tokens, nv, device=DEVICE, dtype=torch.bfloat16)
+
+            def work(q=q, k=k, v=v, g=g, beta=beta) -> object:
+                with torch.no_grad():
+                    return chunk_gated_delta_rule(q, k, v, g, beta, use_qk_l2norm_in_kernel=True)
+
+            print(f"flash-linear-attention {nk}/{nv} {tokens}: {graph_time(work):.4f} (key heads repeated)", flush=True)
+
+
 def variants() -> None:
     """Other launch settings, each checked against the shipped one's output before it is timed."""
     bench = {ratio: Bench(16, ratio, rounds()["3,355 + 48 x 64"]) for ratio in (1, 2)}
@@ -254,6 +276,7 @@ def main() -> int:
     failed = sum(child.wait() != 0 for child in children)
     print(f"{failed} of {len(cases)} configurations failed; {time.time() - began:.0f} s", flush=True)
     table()
+    beside()
     print(f"{time.time() - began:.0f} s", flush=True)
     if sys.argv[1:2] == ["variants"]:
         variants()
