@@ -23,3 +23,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def url(service: Running) -> str:
     return service.url
+
+
+@pytest.fixture(scope="session")
+def cold_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A second service, which has not seen what the first one has."""
+    server = Running(tmp_path_factory.mktemp("cold") / "store").wait()
+    yield server.url
+    server.stop()

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+import httpx
+import numpy as np
 from langchain.agents import create_agent
 from langchain_core.decisions import Noul, Question
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langchain_flide.testing import ScriptedChat
+
+from flide_agent.default_model import DIRECTORY
+from flide_agent.messages import canonical_all
+from flide_agent.prompts import Prompts
 
 RISKY: dict[str, Question] = {"risky": Noul(instructions="Is the last action risky?")}
 STUCK: dict[str, Question] = {"stuck": Noul(instructions="Is the agent stuck?")}
@@ -63,3 +73,52 @@ def results(messages: Sequence[BaseMessage]) -> list[ToolMessage]:
 def unanswered(messages: Sequence[BaseMessage]) -> set[str | None]:
     made = {c["id"] for m in messages if isinstance(m, AIMessage) for c in m.tool_calls}
     return made - {m.tool_call_id for m in results(messages)}
+
+
+class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Passes requests on to a real service (or a fake) and keeps bodies and replies. seconds: time spent below, all requests."""
+
+    def __init__(self, below: Any = None) -> None:
+        self.below = below or httpx.HTTPTransport()
+        self.steps: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        start = time.perf_counter()
+        response = self.below.handle_request(request)
+        content = response.read()
+        with self._lock:
+            self.seconds += time.perf_counter() - start
+            self.steps.append((json.loads(request.content), json.loads(content)))
+        return httpx.Response(response.status_code, content=content, request=request)
+
+    @property
+    def sent(self) -> list[list[dict[str, Any]]]:
+        return [body["messages"] for body, _ in self.steps]
+
+    @property
+    def reuse(self) -> list[dict[str, Any]]:
+        return [reply["x_session"] for _, reply in self.steps]
+
+
+@cache
+def prompts() -> Prompts:
+    return Prompts.load(DIRECTORY)
+
+
+def tokens_of(messages: list[dict[str, Any]], tools: list[Any] | None = None) -> Any:
+    """The trunk that the service reads for these messages."""
+    return prompts().history(tools or [], canonical_all(messages)).tokens
+
+
+def common(a: Any, b: Any) -> int:
+    """Length of the common prefix."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n
+
+
+def best(history: Any, earlier: list[Any]) -> int:
+    """The deepest grid position that any earlier history allows."""
+    return max((common(history, e) for e in earlier), default=0) // 64 * 64

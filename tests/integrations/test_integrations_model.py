@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import httpx
@@ -137,8 +138,10 @@ def test_failures_are_langchain_errors(failure: Any, kind: type[Exception], says
 
 def test_deadline_holds_over_all_tries() -> None:
     model = FakeFlide(latency=5).model(timeout=0.2, max_retries=3)
-    with pytest.raises(ModelTimeoutError, match=r"0\.2 s"):
+    start = time.monotonic()
+    with pytest.raises(ModelTimeoutError):
         model.invoke({"state": HISTORY, "questions": ASK})
+    assert time.monotonic() - start < 1
 
 
 def test_key_and_url_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
