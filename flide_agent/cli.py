@@ -167,6 +167,40 @@ def demo(
     raise typer.Exit(run(file, model or "default"))
 
 
+@app.command()
+def mcp(
+    url: Annotated[str | None, typer.Option(envvar="FLIDE_BASE_URL", help="The service to ask.", show_envvar=True)] = None,
+    transport: Annotated[str, typer.Option(help="stdio, or http to listen at /mcp.")] = "stdio",
+    host: Annotated[str, typer.Option(help="Address to listen on with http.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on with http.")] = 8322,
+    api_key: Annotated[str | None, typer.Option(envvar="FLIDE_API_KEY", help="Key for the service.", show_envvar=True)] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one decision, all tries included.")] = 30.0,
+) -> None:
+    """Offer decisions as MCP tools; a running service answers them.
+
+    Exit codes: 0 the client hung up; 1 the extra is missing; 2 wrong options.
+    """
+    from flide_agent.client import DEFAULT_URL
+
+    if transport not in ("stdio", "http"):
+        raise typer.BadParameter(f"{transport!r} is none of stdio, http", param_hint="--transport")
+    try:
+        from flide_agent.mcp.server import run
+    except ImportError as e:
+        if (e.name or "").partition(".")[0] != "mcp":
+            raise
+        _fail("MCP needs the extra 'mcp': pip install 'flide-agent[mcp]'")
+        return
+    run(
+        url or DEFAULT_URL,
+        transport="stdio" if transport == "stdio" else "http",
+        host=host,
+        port=port,
+        api_key=api_key,
+        timeout=timeout,
+    )
+
+
 def _fail(message: str, code: int = 1) -> None:
     from flide_agent.replay.text import line
 
