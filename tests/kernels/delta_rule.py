@@ -52,7 +52,9 @@ class Layer:
         return x[:, self.channels : self.channels + self.nv * self.dv]
 
 
-def make_layer(seed: int, *, nk: int = 1, ratio: int = 2, dk: int = 16, dv: int = 16, dtype=torch.float32, device=DEVICE) -> Layer:
+def make_layer(
+    seed: int, *, nk: int = 1, ratio: int = 2, dk: int = 16, dv: int = 16, dtype=torch.float32, device=DEVICE
+) -> Layer:
     rng = torch.Generator().manual_seed(seed)
     nv = nk * ratio
     channels = 2 * nk * dk + nv * dv

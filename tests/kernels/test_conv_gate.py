@@ -77,7 +77,9 @@ def test_a_resumed_row_has_the_bits_of_the_fresh_one() -> None:
     x = make_rows(layer, whole.rows, 3)
     pools = make_pools(layer, 4)
     fresh, chunks = run_tiles(layer, x, whole, pools)
-    rest = plan_of([Request((segment(86), segment(5, parent=0, local=True)), checkpoint=stored(64, int(whole.save_slot[0])))], 2)
+    rest = plan_of(
+        [Request((segment(86), segment(5, parent=0, local=True)), checkpoint=stored(64, int(whole.save_slot[0])))], 2
+    )
     resumed, rest_chunks = run_tiles(layer, x[64:], rest, pools)
     for a, b in zip(fresh, resumed, strict=True):
         if a.shape[2] != 64:

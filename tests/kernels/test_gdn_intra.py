@@ -19,7 +19,9 @@ def expected(q: torch.Tensor, k: torch.Tensor, g: torch.Tensor, beta: torch.Tens
     later = torch.ones(n, n, dtype=torch.bool, device=k.device).tril()
     fade = torch.exp((total[:, None] - total[None, :]).masked_fill(~later, -torch.inf))
     a = (beta[:, None] * (k @ k.T) * fade).tril(-1)
-    inverse = torch.linalg.solve_triangular(torch.eye(n, dtype=torch.float64, device=k.device) + a, torch.diag(beta), upper=False)
+    inverse = torch.linalg.solve_triangular(
+        torch.eye(n, dtype=torch.float64, device=k.device) + a, torch.diag(beta), upper=False
+    )
     return inverse, q @ k.T * fade * q.shape[1] ** -0.5
 
 
@@ -48,7 +50,9 @@ def unit(n: int, dk: int, seed: int) -> torch.Tensor:
     return x / x.norm(dim=1, keepdim=True)
 
 
-@pytest.mark.parametrize(("ratio", "dtype", "bound"), [(1, torch.float32, 4e-6), (3, torch.float32, 4e-6), (2, torch.float16, 1e-3)])
+@pytest.mark.parametrize(
+    ("ratio", "dtype", "bound"), [(1, torch.float32, 4e-6), (3, torch.float32, 4e-6), (2, torch.float16, 1e-3)]
+)
 def test_all_chunks_of_a_round(ratio: int, dtype: torch.dtype, bound: float) -> None:
     layer = make_layer(ratio, nk=1, ratio=ratio, dk=32, dtype=dtype)
     plan = plan_of([Request((segment(n),)) for n in LENGTHS])

@@ -133,7 +133,10 @@ def test_alone_and_in_a_round_bit_for_bit() -> None:
 def test_a_broken_neighbour_stays_alone() -> None:
     """NaN rows of one request reach no other request, although their rows are neighbours in the stream."""
     layer = make_layer(9)
-    requests = [Request((segment(70), segment(3, parent=0, local=True))), Request((segment(5), segment(66, parent=0, local=True)))]
+    requests = [
+        Request((segment(70), segment(3, parent=0, local=True))),
+        Request((segment(5), segment(66, parent=0, local=True))),
+    ]
     plan = plan_of(requests)
     x = make_rows(layer, plan.rows, 8)
     good = run(layer, x, plan, make_pools(layer, 4)).out

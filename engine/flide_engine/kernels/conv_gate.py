@@ -50,7 +50,9 @@ def conv_gate(
     (_, key_heads, _, key_dim), (_, value_heads, value_dim, _) = out.k.shape, out.v.shape
     channels = 2 * key_heads * key_dim + value_heads * value_dim
     if tuple(conv_weight.shape) != (channels, 4) or tuple(conv_pool.shape[1:]) != (TAPS, channels):
-        raise ValueError(f"conv weight {tuple(conv_weight.shape)} or pool {tuple(conv_pool.shape)} do not fit {channels} channels")
+        raise ValueError(
+            f"conv weight {tuple(conv_weight.shape)} or pool {tuple(conv_pool.shape)} do not fit {channels} channels"
+        )
     if x.stride(1) != 1 or not conv_weight.is_contiguous() or not conv_pool.is_contiguous():
         raise ValueError("conv_gate needs contiguous rows, weights and pool")
     capacity = chunks.table.shape[0]

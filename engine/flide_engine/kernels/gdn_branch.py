@@ -77,7 +77,9 @@ def _gdn_branch(
         y = tl.trans(o * tl.rsqrt(tl.sum(o * o, 0) / DV + eps)[None, :])
         row = first + step * 64
         live = (i < length - step * 64)[:, None]
-        gate = tl.load(z + row * z_stride + h * DV + i[:, None] * z_stride + columns[None, :], mask=live, other=0.0).to(tl.float32)
+        gate = tl.load(z + row * z_stride + h * DV + i[:, None] * z_stride + columns[None, :], mask=live, other=0.0).to(
+            tl.float32
+        )
         y = y * tl.load(weight + columns).to(tl.float32)[None, :] * (gate / (1.0 + tl.exp(-gate)))
         tl.store(out + (row * NV + h) * DV + i[:, None] * (NV * DV) + columns[None, :], y.to(out.dtype.element_ty), mask=live)
     target = tl.load(seg_state_out + segment).to(tl.int64)

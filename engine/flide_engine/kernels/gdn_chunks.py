@@ -64,7 +64,13 @@ def empty_chunks(capacity: int, segments: int, device: torch.device) -> Chunks:
 
 
 def empty_tiles(
-    capacity: int, key_heads: int, value_heads: int, key_dim: int, value_dim: int, activations: torch.dtype, device: torch.device
+    capacity: int,
+    key_heads: int,
+    value_heads: int,
+    key_dim: int,
+    value_dim: int,
+    activations: torch.dtype,
+    device: torch.device,
 ) -> Tiles:
     """Buffers for `capacity` chunks of a model with the given activation dtype. conv_gate writes every row of a used chunk."""
     core = core_dtype(activations)
@@ -119,4 +125,3 @@ def _fill_chunks(seg_len, table, first_chunk, segments, capacity, CHUNK: tl.cons
             i = block + lane
             tl.store(table + i * 2, tl.zeros((BLOCK,), tl.int32) - 1, mask=i < capacity)
             tl.store(table + i * 2 + 1, tl.zeros((BLOCK,), tl.int32), mask=i < capacity)
-

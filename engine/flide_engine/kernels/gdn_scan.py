@@ -39,8 +39,8 @@ def gdn_scan(
     """Outputs and states of the listed segments, whose parents' states must be in their slots: one launch a level.
 
     tiles, intra: of conv_gate and gdn_intra. states: [slots, value_heads, key_dim, value_dim] float32 contiguous, one layer's
-    slots. o: [T, value_heads, value_dim] contiguous, float32 (keeps the readout unrounded until the gated norm) or any float
-    dtype; rows of other segments are left alone.
+    slots. o: [T, value_heads, value_dim] contiguous, float32 or core_dtype (half the traffic; its rounding is an eighth of bf16's);
+    rows of other segments are left alone.
     segments: [N] int32, entries < 0 are skipped. Slots: seg_state_in < 0 starts from zeros, seg_state_out < 0 drops the last
     state; a slot has one writer. The state after save_pos tokens goes to save_slot; a segment's save positions are ascending
     multiples of CHUNK from its start. A segment of no rows hands its state through.
