@@ -186,6 +186,7 @@ def test_mistakes_are_found_when_built(build: Any) -> None:
         build()
 
 
+@pytest.mark.filterwarnings("ignore:.*in beta")
 def test_stock_router_works_on_the_decision_model(url: str) -> None:
     models = Models(1)
     choices = {label: StockChoice(models.chat(label), f"{label} steps") for label in ("small", "large")}

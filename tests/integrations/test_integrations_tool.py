@@ -55,11 +55,9 @@ class OnFake(ToolsIntegrationTests):
         return EXAMPLE
 
 
-@pytest.mark.asyncio
 class TestStandardOnFake(OnFake): ...
 
 
-@pytest.mark.asyncio
 class TestStandardOnService(OnFake):
     @pytest.fixture(autouse=True)
     def _service(self, url: str) -> None:
