@@ -12,7 +12,6 @@ import numpy as np
 from flide_engine.segments import Tokens
 
 from flide_agent.messages import Message
-from flide_agent.prompts.trunk import history_saves
 from flide_agent.prompts.wording import PREFIX_ROLES
 from flide_agent.store.identity import framed
 
@@ -59,12 +58,13 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class History:
     """blocks: root first. tokens: int32 [n], frame and all blocks. ends: token end of the frame and of each block.
-    saves: where its checkpoints are worth keeping."""
+    prefix: token end of the tools and the system messages it begins with, 0 without any. escaped: some text was escaped."""
 
     blocks: tuple[Block, ...]
     tokens: Tokens
     ends: tuple[int, ...]
-    saves: tuple[int, ...]
+    prefix: int
+    escaped: bool
 
     @property
     def id(self) -> bytes:
@@ -73,10 +73,6 @@ class History:
     @property
     def messages(self) -> int:
         return len(self.blocks) - 1
-
-    @property
-    def escaped(self) -> bool:
-        return any(b.escaped for b in self.blocks)
 
     def starts(self, other: History) -> bool:
         """Every message of this one is, in its place, in the other, under the same tools."""
@@ -114,10 +110,15 @@ def moved(block: Block, previous: Block) -> Block:
 def assemble(prompts: Prompts, blocks: Sequence[Block], base: History | None) -> History:
     """The trunk of the blocks. base: a history whose tokens are used as far as it is a beginning of this one."""
     root = blocks[0]
+    prefix = lead = 1 if root.tools else 0
+    for block in blocks[1:]:
+        if not block.system:
+            break
+        prefix += 1
     if not prompts.incremental:
         tools = json.loads(root.tools) if root.tools else []
         trunk = prompts.history(tools, [b.message for b in blocks[1:] if b.message is not None])
-        return History(tuple(blocks), trunk.tokens, trunk.ends, trunk.saves)
+        return History(tuple(blocks), trunk.tokens, trunk.ends, trunk.ends[prefix] if prefix else 0, trunk.escaped)
     if base is not None and len(base.blocks) <= len(blocks) and blocks[len(base.blocks) - 1].id == base.id:
         ends, rest, parts = list(base.ends), blocks[len(base.blocks) :], [base.tokens]
     else:
@@ -126,16 +127,11 @@ def assemble(prompts: Prompts, blocks: Sequence[Block], base: History | None) ->
     for block in rest:
         ends.append(ends[-1] + len(block.tokens))
         parts.append(block.tokens)
-    prefix = lead = 1 if root.tools else 0
-    for block in blocks[1:]:
-        if not block.system:
-            break
-        prefix += 1
     tokens = np.concatenate(parts)
     tokens.flags.writeable = False
-    saves = history_saves(ends[-1], ends[prefix] if prefix else 0)
     assert len(ends) == len(blocks) + lead
-    return History(tuple(blocks), tokens, tuple(ends), saves)
+    escaped = any(b.escaped for b in blocks)
+    return History(tuple(blocks), tokens, tuple(ends), ends[prefix] if prefix else 0, escaped)
 
 
 def common_tokens(a: Tokens, b: Tokens) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from flide_agent.messages import Message
 from flide_agent.sessions.history import Block, History, assemble, message_block, moved, next_id, root_block
+from flide_agent.sessions.places import Habit
 from flide_agent.sessions.records import SessionRecord, StepRecord, encode, encode_block, load_blocks, load_steps
 from flide_agent.store.index import Index, Write
 
@@ -22,7 +23,8 @@ Reason = Literal["new", "append", "repeat", "fork", "edit", "truncate", "tools"]
 class LiveSession:
     """key: its 16 bytes in the index; place: its key in the session table. steps: by head, last answered last.
 
-    current: the history answered last, or that of no messages. unsaved: rows not known to be durable. saved: durable heads.
+    current: the history answered last, or that of no messages. habits: where its histories are left.
+    unsaved: rows not known to be durable. saved: durable heads.
     All but `unsaved` and `saved`, which have a lock of their own, is changed under `lock`.
     """
 
@@ -42,6 +44,7 @@ class LiveSession:
     lock: threading.RLock = field(default_factory=threading.RLock)
     deleted: bool = False
     rows_lock: threading.Lock = field(default_factory=threading.Lock)
+    habits: tuple[Habit, ...] = ()
 
     # --- histories ---
 
@@ -152,7 +155,7 @@ class LiveSession:
         """All that is not durable yet, and the session's own record."""
         record = SessionRecord(
             self.id, self.created, self.updated, self.metadata, self.current.id, self.number, self.current.messages,
-            len(self.current.tokens), self.current.blocks[0].tools, prompts_digest,
+            len(self.current.tokens), self.current.blocks[0].tools, prompts_digest, self.habits,
         )  # fmt: skip
         self.owe({("session", self.place): encode(record)})
         with self.rows_lock:
@@ -183,7 +186,7 @@ def load(
     blocks[root.id] = root
     session = LiveSession(
         key, place, record.id, record.created, record.updated, record.metadata,
-        assemble(prompts, [root], None), record.steps, True, blocks, steps,
+        assemble(prompts, [root], None), record.steps, True, blocks, steps, habits=record.habits,
     )  # fmt: skip
     for head in list(steps):
         if session.blocks_of(head) is None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from flide_agent.messages import Message
 from flide_agent.sessions.history import ID_BYTES, Block, next_id
+from flide_agent.sessions.places import Habit
 from flide_agent.store.identity import framed
 from flide_agent.store.index import Index
 
@@ -32,6 +33,7 @@ class SessionRecord(msgspec.Struct, frozen=True, array_like=True):
     tokens: int
     tools: bytes
     prompts: str
+    habits: tuple[Habit, ...] = ()
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from flide_engine.memory import Checkpoint
 
 from flide_agent.errors import Conflict, HeadConflict, InvalidRequest, NotFound, Unavailable
@@ -18,8 +19,9 @@ from flide_agent.sessions.history import History, assemble, common_tokens, root_
 from flide_agent.sessions.limits import checked, head_bytes, id_bytes, metadata_json
 from flide_agent.sessions.listing import info_of, page_of
 from flide_agent.sessions.live import LiveSession, load
+from flide_agent.sessions.places import Habit, habit, learned, places
 from flide_agent.sessions.step import Page, SessionInfo, Step
-from flide_agent.store import CheckpointStore, StoreError
+from flide_agent.store import CheckpointStore, Kind, StoreError
 from flide_agent.store.jobs import Rows
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 KEPT_STEPS = 256
 """Steps (heads) that a session keeps; older heads are unknown."""
+MAX_TENANTS = 1024
+"""Tenants whose habits are remembered for new sessions."""
+LEAVING = ("edit", "truncate", "fork")
+"""Reasons of steps that show where histories are left."""
 MAX_LIVE = 1024
 """Sessions kept in memory beside those with unwritten rows; the others are read from the index when they go on."""
 
@@ -45,6 +51,7 @@ class Sessions:
         self._store, self._prompts = store, prompts
         self._kept, self._max_live = kept_steps, max_live
         self._live: OrderedDict[bytes, LiveSession] = OrderedDict()
+        self._habits: OrderedDict[bytes, tuple[Habit, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     def share_key(self, tenant: str) -> bytes:
@@ -129,22 +136,29 @@ class Sessions:
             common = len(session.current.tokens) if extends else common_tokens(session.current.tokens, history.tokens)
         if follows is None and session.steps:
             follows = session.current.id
+        number = session.number + 1 if known is None else known.number
+        reason = session.reason(history, follows)
+        habits = session.habits if session.steps else self._habits.get(share_key, ())
+        left = habit(session.current, common, number) if reason in LEAVING else None
+        habits = learned(habits, left, number)
+        junction = max(self._store.junction(share_key, history.tokens), common)
         return Step(
             tenant=tenant,
             session_id=session.id,
             share_key=share_key,
             head=history.id.hex(),
             follows=None if follows is None else follows.hex(),
-            number=session.number + 1 if known is None else known.number,
-            reason=session.reason(history, follows),
+            number=number,
+            reason=reason,
             tokens=history.tokens,
             ends=history.ends,
-            saves=history.saves,
+            places=places(history, habits, junction),
             common=common,
             escaped=history.escaped,
             restored=session.restored,
             opens=opens,
             history=history,
+            habits=habits,
         )
 
     def commit(self, step: Step, checkpoints: Mapping[int, Checkpoint], *, m: int = 0) -> None:
@@ -172,17 +186,31 @@ class Sessions:
             known = session.steps.get(step.history.id)
             kept = dict(known.checkpoints) if known is not None else {}
             if m:
-                kept[m] = self._store.key(share_key, step.tokens[:m])
-                self._store.hold(share_key, [kept[m]], holder)
+                kept[m] = self._store.resumed(share_key, step.tokens, m, holder)
             for position, checkpoint in sorted(checkpoints.items()):
-                kept[position] = self._store.publish(share_key, step.tokens, checkpoint, holder)
+                kind = step.places.get(position, Kind.STEP)
+                key = self._store.publish(share_key, step.tokens, checkpoint, holder, kind)
+                if kind is not Kind.INNER:
+                    kept[position] = key
+            self._store.trace(share_key, step.tokens)
             record = records.StepRecord(
                 known.number if known is not None else session.number + 1,
                 bytes.fromhex(step.follows or "") if known is None else known.follows,
                 step.reason, time.time(), step.messages, len(step.tokens), m, tuple(sorted(kept.items())),
             )  # fmt: skip
             session.take(step.history, record, self._kept)
+            session.habits = step.habits
+            self._learn(share_key, step.habits)
             self._save(session)
+
+    def _learn(self, share_key: bytes, habits: tuple[Habit, ...]) -> None:
+        """A tenant's new sessions start with the habits of its last one that had any."""
+        if habits:
+            with self._lock:
+                self._habits[share_key] = tuple(msgspec.structs.replace(h, step=0) for h in habits)
+                self._habits.move_to_end(share_key)
+                if len(self._habits) > MAX_TENANTS:
+                    self._habits.popitem(last=False)
 
     # --- sessions as such ---
 

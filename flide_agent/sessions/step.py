@@ -9,7 +9,8 @@ from flide_engine.segments import Tokens
 
 from flide_agent.sessions import live
 from flide_agent.sessions.history import History
-from flide_agent.store import CheckpointInfo
+from flide_agent.sessions.places import Habit
+from flide_agent.store import CheckpointInfo, Kind
 
 Reason = live.Reason
 """How a step's history relates to what the session had. A closed list:
@@ -29,12 +30,12 @@ class Step:
     """One step, ready to be looked up and run.
 
     tokens: int32 [n], the whole trunk: frame and blocks, as prompts.history(tools, messages) gives it.
-    ends: token end of the frame and of each block. saves: grid positions where checkpoints should be taken, ascending;
-    take those beyond the checkpoint found (`saves_after`). escaped: some outside text was escaped.
+    ends: token end of the frame and of each block. places: grid positions where checkpoints should be taken, ascending, and
+    what for; take those beyond the checkpoint found (`saves_after`). escaped: some outside text was escaped.
     common: token LCP with the session's last history (0 for its first step). head: names exactly this history, stable
     over retries and restarts. follows: the head it came after, None for a first step. repeat: reason == "repeat".
     restored: the session was read from the index after a restart or a long pause, nothing else. opens: the commit opens it.
-    share_key: the tenant's namespace, for `find` and Request.share_key.
+    share_key: the tenant's namespace, for `find` and Request.share_key. habits: the session's after this step.
 
     Run it as: found = store.find(step.share_key, step.tokens, len(step.tokens)); tail = step.tokens[m:] with
     saves=step.saves_after(m); then `Sessions.commit`.
@@ -49,12 +50,13 @@ class Step:
     reason: Reason
     tokens: Tokens
     ends: tuple[int, ...]
-    saves: tuple[int, ...]
+    places: dict[int, Kind]
     common: int
     escaped: bool
     restored: bool
     opens: bool
     history: History
+    habits: tuple[Habit, ...] = ()
 
     @property
     def messages(self) -> int:
@@ -64,6 +66,11 @@ class Step:
     @property
     def repeat(self) -> bool:
         return self.reason == "repeat"
+
+    @property
+    def saves(self) -> tuple[int, ...]:
+        """Grid positions where checkpoints should be taken, ascending."""
+        return tuple(self.places)
 
     def saves_after(self, m: int) -> tuple[int, ...]:
         """The saves that a tail from m can take."""

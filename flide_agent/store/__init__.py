@@ -7,7 +7,7 @@ disk), `disk` (writing and reading them), `removal` (taking them away), `jobs` a
 """
 
 from flide_agent.store.errors import StoreBusy, StoreError
-from flide_agent.store.report import CheckpointInfo, Found, StoreStats
+from flide_agent.store.report import CheckpointInfo, Found, Kind, StoreStats
 from flide_agent.store.store import CheckpointStore
 
-__all__ = ["CheckpointInfo", "CheckpointStore", "Found", "StoreBusy", "StoreError", "StoreStats"]
+__all__ = ["CheckpointInfo", "CheckpointStore", "Found", "Kind", "StoreBusy", "StoreError", "StoreStats"]

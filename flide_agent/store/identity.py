@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import threading
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,33 @@ def chain(own: bytes, share_key: bytes, tokens: Tokens) -> list[bytes]:
         at = h.digest()
         keys.append(at)
     return keys
+
+
+class Chains:
+    """`chain` for one engine's identity, with the last few trunks' keys at hand. Thread-safe.
+
+    Only arrays that nobody can write to are remembered, by the array itself: a step asks for the same one several times.
+    """
+
+    def __init__(self, own: bytes, size: int = 16) -> None:
+        self._own, self._size = own, size
+        self._last: OrderedDict[tuple[int, bytes], tuple[Tokens, list[bytes]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, share_key: bytes, tokens: Tokens) -> list[bytes]:
+        if tokens.flags.writeable:
+            return chain(self._own, share_key, tokens)
+        at = (id(tokens), share_key)
+        with self._lock:
+            known = self._last.get(at)
+        if known is not None:
+            return known[1]
+        keys = chain(self._own, share_key, tokens)
+        with self._lock:
+            self._last[at] = (tokens, keys)  # which keeps the array, and so its id, alive
+            if len(self._last) > self._size:
+                self._last.popitem(last=False)
+        return keys
 
 
 def tenant_key(secret: bytes, tenant: str) -> bytes:

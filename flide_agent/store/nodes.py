@@ -15,8 +15,8 @@ import numpy as np
 from flide_engine.memory import Checkpoint, PoolFull
 from flide_engine.segments import Tokens
 
-from flide_agent.store.index import NodeRecord
-from flide_agent.store.report import CheckpointInfo, Tier
+from flide_agent.store.index import NodeRecord, Write
+from flide_agent.store.report import CheckpointInfo, Kind, Tier
 
 if TYPE_CHECKING:
     from flide_agent.store.jobs import Put
@@ -27,7 +27,7 @@ class Node:
     """A checkpoint. tokens: its m ids, while it is on the device. record: what the index says of it, None when nothing.
 
     children: nodes on disk (or being written) whose span follows its span. pins: finders that use it now.
-    put: its write, from the queue to the commit. used: order of last use.
+    put: its write, from the queue to the commit. used: order of last use. kind: what it is good for.
     """
 
     key: bytes
@@ -40,6 +40,7 @@ class Node:
     pins: int = 0
     put: Put | None = None
     used: int = 0
+    kind: Kind = Kind.INNER
     holders: set[bytes] = field(default_factory=set)
 
     @property
@@ -98,13 +99,13 @@ class Nodes:
 
     # --- holders ---
 
-    def add_holder(self, node: Node, holder: bytes) -> bool:
-        """True when it is new."""
+    def add_holder(self, node: Node, holder: bytes) -> list[Write]:
+        """Returns the rows that the index needs for it now; one that is not on disk gets them when it is written."""
         if holder in node.holders:
-            return False
+            return []
         node.holders.add(holder)
         self.held[holder].add(node.key)
-        return True
+        return [] if node.record is None and node.put is None else [("hold", holder + node.key, b"")]
 
     def drop_holder(self, node: Node, holder: bytes) -> None:
         node.holders.discard(holder)

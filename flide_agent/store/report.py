@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
@@ -12,7 +13,23 @@ from flide_engine.memory import Checkpoint, Exported, PoolFull
 Tier = Literal["device", "disk"]
 Mode = Literal["rw", "ro", "closed"]
 
-__all__ = ["CheckpointInfo", "Found", "Mode", "PoolFull", "StoreStats", "Tier", "Transfers"]
+__all__ = ["CheckpointInfo", "Found", "Kind", "Mode", "PoolFull", "StoreStats", "Tier", "Transfers"]
+
+
+class Kind(IntEnum):
+    """What a checkpoint is good for; the higher, the likelier it is that a later history goes on from it.
+
+    INNER: a message boundary before a step's end; device only, until something goes on from it. OLD: the end of an earlier step.
+    RUNG: of the ladder of doubling distances behind the end. FORK: where histories parted or are expected to. STEP: the end of
+    one of the last two steps. PREFIX: the end of tools and system messages, which other sessions share.
+    """
+
+    INNER = 0
+    OLD = 1
+    RUNG = 2
+    FORK = 3
+    STEP = 4
+    PREFIX = 5
 
 
 class Transfers(Protocol):

@@ -21,7 +21,8 @@ from flide_agent.store.loader import Loader, own_copy
 from flide_agent.store.nodes import Node, Nodes
 from flide_agent.store.recover import Identity, recover
 from flide_agent.store.removal import Removal, forget_holder
-from flide_agent.store.report import CheckpointInfo, Found, PoolFull, StoreStats, Tier, Transfers
+from flide_agent.store.report import CheckpointInfo, Found, Kind, PoolFull, StoreStats, Tier, Transfers
+from flide_agent.store.trails import Trails
 from flide_agent.store.writer import Writer
 
 log = logging.getLogger("flide_agent.store")
@@ -65,6 +66,8 @@ class CheckpointStore:
         if secret is None:
             raise StoreError("the index has lost its secret; remove the store directory")
         self._secret = secret
+        self._chains = ids.Chains(own)
+        self._trails = Trails()
 
     @classmethod
     def open(
@@ -134,7 +137,11 @@ class CheckpointStore:
 
     def key(self, share_key: bytes, tokens: Tokens) -> bytes:
         """The key of the checkpoint at the last grid position of tokens, at least 64 of them, whether there is one or not."""
-        return ids.chain(self._own, share_key, tokens)[-1]
+        return self._keys(share_key, tokens, len(tokens))[-1]
+
+    def _keys(self, share_key: bytes, tokens: Tokens, n: int) -> list[bytes]:
+        """Keys of the grid positions of tokens[:n]; the last trunks are remembered, since a step asks several times."""
+        return self._chains(share_key, tokens)[: max(0, min(n, len(tokens))) // GRID]
 
     # --- find ---
 
@@ -144,7 +151,7 @@ class CheckpointStore:
         tokens: int32 [n], a trunk from position 0. Device and disk are searched together; from disk it is loaded here, in
         the calling thread, and evicts the least used device checkpoints when memory is short. The caller releases it.
         """
-        keys = ids.chain(self._own, share_key, tokens[: max(0, min(at_most, len(tokens)))])
+        keys = self._keys(share_key, tokens, at_most)
         load = True
         while keys:
             with self._nodes.lock:
@@ -191,20 +198,34 @@ class CheckpointStore:
         self._counters.add("tokens_found", node.m)
         return Found(checkpoint.retain(), node.key, tier, loaded, lambda: self._nodes.unpin(node))
 
+    def junction(self, share_key: bytes, tokens: Tokens) -> int:
+        """The deepest grid position up to which these tokens agree with a trunk that `trace` was told of; 0 when none does.
+
+        More than `find` gives: there need not be a checkpoint at it.
+        """
+        return GRID * self._trails.agree(self._keys(share_key, tokens, len(tokens)))
+
+    def trace(self, share_key: bytes, tokens: Tokens) -> None:
+        """Remember a trunk that was answered, for `junction`. In memory only, and bounded: older ones are forgotten."""
+        self._trails.add(self._keys(share_key, tokens, len(tokens)))
+
     # --- keep ---
 
-    def publish(self, share_key: bytes, tokens: Tokens, checkpoint: Checkpoint, session: str | None) -> bytes:
+    def publish(
+        self, share_key: bytes, tokens: Tokens, checkpoint: Checkpoint, session: str | None, kind: Kind = Kind.STEP
+    ) -> bytes:
         """Keep a checkpoint; takes over the caller's reference. tokens: its trunk, at least tokens[:checkpoint.m].
 
         Visible to `find` when this returns, durable when the writer has committed it (`describe`). Publish shallow
         checkpoints of a trunk first: a deeper one then only writes the pages that it adds. session: who holds it, for
-        `forget`; None: nobody, it lives until it is evicted. Publishing what is known adds the holder. Returns its key.
+        `forget`; None: nobody, it lives until it is evicted. Publishing what is known adds the holder. kind: what it is good
+        for; an INNER one stays on the device until something goes on from it. Returns its key.
         """
         m = checkpoint.m
         if not 0 < m <= len(tokens):
             checkpoint.release()
             raise ValueError(f"a checkpoint at {m} cannot be of a trunk of {len(tokens)} tokens")
-        keys = ids.chain(self._own, share_key, tokens[:m])
+        keys = self._keys(share_key, tokens, m)
         key, put = keys[-1], None
         new_holds: list[Write] = []
         with self._nodes.lock:
@@ -214,25 +235,49 @@ class CheckpointStore:
             node = self._nodes.by_key.get(key)
             if node is None:
                 node = self._nodes.by_key[key] = Node(key, m)
+            node.kind = max(node.kind, kind)
             if node.checkpoint is None:
                 self._nodes.enter_device(node, checkpoint, own_copy(tokens, m))
             else:
                 checkpoint.release()
             self._nodes.touch(node)
-            if session is not None and self._nodes.add_holder(node, holder := ids.holder_key(share_key, session)):
-                new_holds.append(("hold", holder + key, b""))
-            if not node.on_disk and node.put is None and node.checkpoint is not None and node.tokens is not None:
-                put = node.put = Put(node, node.checkpoint.retain(), node.tokens, keys)
+            if node.kind is not Kind.INNER:
+                put = self._wanted(node, keys)
+            if session is not None:
+                new_holds = self._nodes.add_holder(node, ids.holder_key(share_key, session))
             self._keep_budget()
         self._counters.add("published")
-        if put is not None and not self.writer.put(put):
-            with self._nodes.lock:
-                put.cancel()
-                self._nodes.discard_if_empty(node)
-            self._counters.add("writes_dropped")
+        self._write(put)
         if new_holds:
             self.writer.submit(Rows(new_holds, _ignore))
         return key
+
+    def _wanted(self, node: Node, keys: list[bytes]) -> Put | None:
+        """Its write, if it needs one. Under the lock."""
+        if node.on_disk or node.put is not None or node.checkpoint is None or node.tokens is None:
+            return None
+        node.put = Put(node, node.checkpoint.retain(), node.tokens, keys)
+        return node.put
+
+    def _write(self, put: Put | None) -> None:
+        if put is not None and not self.writer.put(put):
+            with self._nodes.lock:
+                put.cancel()
+                self._nodes.discard_if_empty(put.node)
+            self._counters.add("writes_dropped")
+
+    def resumed(self, share_key: bytes, tokens: Tokens, m: int, session: str) -> bytes:
+        """A step of the session went on from the checkpoint at m (`Found.m`) of tokens: the session holds it from now on, and one
+        that was only on the device is written. Returns its key."""
+        keys = self._keys(share_key, tokens, m)
+        with self._nodes.lock:
+            node, put = self._nodes.by_key.get(keys[-1]), None
+            if node is not None and not self._closed:
+                node.kind = max(node.kind, Kind.FORK)
+                put = self._wanted(node, keys)
+        self._write(put)
+        self.hold(share_key, keys[-1:], session)
+        return keys[-1]
 
     def hold(self, share_key: bytes, keys: list[bytes], session: str) -> None:
         """Add a holder to checkpoints by key (`Found.key`), as publishing them again would. Unknown keys are passed over."""
@@ -241,8 +286,8 @@ class CheckpointStore:
         with self._nodes.lock:
             for key in keys:
                 node = self._nodes.by_key.get(key)
-                if node is not None and self._nodes.add_holder(node, holder):
-                    rows.append(("hold", holder + key, b""))
+                if node is not None:
+                    rows += self._nodes.add_holder(node, holder)
         if rows:
             self.writer.submit(Rows(rows, _ignore))
 

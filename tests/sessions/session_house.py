@@ -9,6 +9,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
 from fake_engine import FakeEngine
+from flide_engine.memory import Checkpoint, PoolFull
 
 from flide_agent.prompts import Prompts
 from flide_agent.sessions import Sessions, Step
@@ -41,8 +42,18 @@ class House:
         parent = None if found is None else found.checkpoint
         if found is not None:
             assert self.engine.good(found.checkpoint, step.tokens)
-        checkpoints = {p: self.engine.make(step.tokens, p, parent) for p in step.saves_after(m)}
+        checkpoints: dict[int, Checkpoint] = {}
+        for p in step.saves_after(m):
+            parent = checkpoints[p] = self._make(step, p, parent)
         self.sessions.commit(step, checkpoints, m=m)
         if found is not None:
             found.release()
         return step, m
+
+    def _make(self, step: Step, position: int, parent: Checkpoint | None) -> Checkpoint:
+        while True:
+            try:
+                return self.engine.make(step.tokens, position, parent)
+            except PoolFull as full:
+                if not self.store.relieve(full):
+                    raise
