@@ -1,4 +1,8 @@
-"""The GPU suite: `pytest -m gpu tests/gpu`. FLIDE_GPU_ROUNDS and FLIDE_GPU_MODELS set how much of it runs (default: all of it)."""
+"""The GPU suite: `pytest -m gpu tests/gpu`.
+
+FLIDE_GPU_MODELS and FLIDE_GPU_ROUNDS set how much of it runs (default: all of it); FLIDE_GPU_FIRST_ROUND is the seed of the first
+round, so that processes side by side can share the rounds.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from flide_engine.engine import Engine
 
 MODELS = os.environ.get("FLIDE_GPU_MODELS", "0.8b,4b,9b").split(",")
 ROUNDS = int(os.environ.get("FLIDE_GPU_ROUNDS", "300"))
+FIRST_ROUND = int(os.environ.get("FLIDE_GPU_FIRST_ROUND", "0"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -30,8 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def rounds() -> int:
-    return ROUNDS
+def rounds() -> range:
+    """Seeds of the random rounds."""
+    return range(FIRST_ROUND, FIRST_ROUND + ROUNDS)
 
 
 @pytest.fixture(

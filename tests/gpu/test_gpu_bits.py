@@ -97,18 +97,18 @@ def slow(engine: Engine) -> bool:
     return engine.info.dtype == "float32" and engine.model.config.hidden > 1024
 
 
-def test_random_rounds(engine: Engine, rounds: int) -> None:
+def test_random_rounds(engine: Engine, rounds: range) -> None:
     """All of `rounds` in bfloat16; in float32, whose products are slow here, a third of them (0.8B) or a twentieth, and shorter."""
     tally, before = Tally(), engine.memory.free()
     exact = engine.info.dtype == "float32"
-    count = rounds // (20 if slow(engine) else 3 if exact else 1)
-    for seed in range(count):
+    seeds = rounds[: len(rounds) // (20 if slow(engine) else 3 if exact else 1)]
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         most = int(rng.choice([40, 80, 130] if exact else [80, 300, 900]))
         check_round(engine, random_forest(rng, engine.info.vocab_size, most=most), rng, tally, states=seed % 8 == 0)
         assert not tally.failed, f"round {seed}: {tally.failed[:4]}"
     assert engine.memory.free() == before
-    print(f"\n{engine.info.model} {engine.info.dtype}: {count} rounds, {tally.made} comparisons, all equal")
+    print(f"\n{engine.info.model} {engine.info.dtype}: {len(seeds)} rounds from seed {seeds.start}, {tally.made} comparisons, all equal")
 
 
 @pytest.mark.parametrize("n", [20 * GRID + 10, 8192 + 3 * GRID + 10])
