@@ -107,6 +107,8 @@ def test_random_rounds(engine: Engine, rounds: range) -> None:
         most = int(rng.choice([40, 80, 130] if exact else [80, 300, 900]))
         check_round(engine, random_forest(rng, engine.info.vocab_size, most=most), rng, tally, states=seed % 8 == 0)
         assert not tally.failed, f"round {seed}: {tally.failed[:4]}"
+        if (seed + 1) % 25 == 0:
+            print(f"\n{engine.info.model} {engine.info.dtype}: up to seed {seed}, {tally.made} comparisons equal", flush=True)
     assert engine.memory.free() == before
     print(f"\n{engine.info.model} {engine.info.dtype}: {len(seeds)} rounds from seed {seeds.start}, {tally.made} comparisons, all equal")
 
