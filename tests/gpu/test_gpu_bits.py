@@ -110,7 +110,9 @@ def test_random_rounds(engine: Engine, rounds: range) -> None:
         if (seed + 1) % 25 == 0:
             print(f"\n{engine.info.model} {engine.info.dtype}: up to seed {seed}, {tally.made} comparisons equal", flush=True)
     assert engine.memory.free() == before
-    print(f"\n{engine.info.model} {engine.info.dtype}: {len(seeds)} rounds from seed {seeds.start}, {tally.made} comparisons, all equal")
+    print(
+        f"\n{engine.info.model} {engine.info.dtype}: {len(seeds)} rounds from seed {seeds.start}, {tally.made} comparisons, all equal"
+    )
 
 
 @pytest.mark.parametrize("n", [20 * GRID + 10, 8192 + 3 * GRID + 10])
