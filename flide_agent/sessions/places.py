@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from flide_engine.segments import GRID
 
 from flide_agent.sessions.history import History
 from flide_agent.store import Kind
+
+if TYPE_CHECKING:
+    from flide_agent.sessions.records import StepRecord
 
 INNER = 4
 """Message boundaries before the end that are saved as well: a last message is replaced, retried, or removed again."""
@@ -80,3 +84,28 @@ def places(history: History, habits: Iterable[Habit], junction: int) -> dict[int
     take(length, Kind.STEP)
     take(history.prefix, Kind.PREFIX)
     return dict(sorted(out.items()))
+
+
+def ranks(steps: Sequence[StepRecord]) -> dict[bytes, Kind]:
+    """What the ends of a session's kept steps are good for, by key. steps: the one answered last is last.
+
+    The last two, then a ladder: the nearest end that lies 1,024, 2,048, 4,096, ... tokens or more before the last one.
+    """
+    out: dict[bytes, Kind] = {}
+    rung = FIRST_RUNG
+    length = steps[-1].tokens if steps else 0
+    for n, step in enumerate(reversed(steps)):
+        if not step.checkpoints:
+            continue
+        _, key = step.checkpoints[-1]
+        if key in out:
+            continue
+        if n < 2:
+            out[key] = Kind.STEP
+        elif length - step.tokens >= rung:
+            out[key] = Kind.RUNG
+            while length - step.tokens >= rung:
+                rung *= 2
+        else:
+            out[key] = Kind.OLD
+    return out

@@ -68,10 +68,6 @@ _step = msgspec.msgpack.Decoder(StepRecord)
 _block = msgspec.msgpack.Decoder(BlockRecord)
 
 
-def tenant_id(share_key: bytes) -> bytes:
-    return hashlib.sha256(framed("tenant", share_key)).digest()[:ID_BYTES]
-
-
 def session_key(share_key: bytes, session_id: str) -> bytes:
     """16 bytes for a session of a tenant; any text of any length gives a valid key."""
     return hashlib.sha256(framed("session", share_key, session_id)).digest()[:ID_BYTES]

@@ -19,9 +19,10 @@ from flide_agent.sessions.history import History, assemble, common_tokens, root_
 from flide_agent.sessions.limits import checked, head_bytes, id_bytes, metadata_json
 from flide_agent.sessions.listing import info_of, page_of
 from flide_agent.sessions.live import LiveSession, load
-from flide_agent.sessions.places import Habit, habit, learned, places
+from flide_agent.sessions.places import Habit, habit, learned, places, ranks
 from flide_agent.sessions.step import Page, SessionInfo, Step
 from flide_agent.store import CheckpointStore, Kind, StoreError
+from flide_agent.store.identity import tenant_id
 from flide_agent.store.jobs import Rows
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ class Sessions:
             session.take(step.history, record, self._kept)
             session.habits = step.habits
             self._learn(share_key, step.habits)
+            self._store.rank(ranks(list(session.steps.values())))
             self._save(session)
 
     def _learn(self, share_key: bytes, habits: tuple[Habit, ...]) -> None:
@@ -225,7 +227,7 @@ class Sessions:
 
         Raises InvalidRequest for a bad cursor or limit.
         """
-        place = records.tenant_id(self.share_key(tenant))
+        place = tenant_id(self.share_key(tenant))
         after = None
         if cursor is not None:
             after = id_bytes(cursor)
@@ -299,7 +301,7 @@ class Sessions:
         if session is not None:
             self._live.move_to_end(key)
             return session
-        place = records.tenant_id(share_key) + key
+        place = tenant_id(share_key) + key
         value = self._store.index.read("session", place)
         record = None if value is None else records.decode_session(value)
         if record is None:
@@ -311,7 +313,7 @@ class Sessions:
         key, now = records.session_key(share_key, session_id), time.time()
         root = root_block(self._prompts, share_key, tools)
         current = assemble(self._prompts, [root], None)
-        place = records.tenant_id(share_key) + key
+        place = tenant_id(share_key) + key
         session = LiveSession(key, place, session_id, now, now, b"null", current, blocks={root.id: root})
         session.owe({("block", key + root.id): records.encode_block(root)})
         return session

@@ -13,6 +13,8 @@ import torch
 from flide_engine.memory import Checkpoint, Exported
 from flide_engine.segments import GRID, Tokens
 
+from flide_agent.store.costs import Costs
+from flide_agent.store.eviction import disk_order
 from flide_agent.store.files import Files
 from flide_agent.store.index import Index, NodeRecord, Write
 from flide_agent.store.jobs import Put
@@ -44,6 +46,15 @@ class Batch:
     staged: dict[bytes, Staged] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes on disk: of all, of what one tenant keeps, of what one session holds. None: no limit of its own."""
+
+    disk: int
+    tenant: int | None = None
+    session: int | None = None
+
+
 class NoRoom(Exception):
     """The checkpoint does not fit into the budget beside what is in use."""
 
@@ -61,11 +72,14 @@ class Gone(Exception):
 
 
 class Disk:
-    """limit: budget of payload bytes. own: the engine's identity. bare: spans that failed writes left without a use."""
+    """limits: budgets of payload bytes. own: the engine's identity. bare: spans that failed writes left without a use."""
 
-    def __init__(self, nodes: Nodes, index: Index, files: Files, engine: Transfers, own: bytes, limit: int) -> None:
+    def __init__(
+        self, nodes: Nodes, index: Index, files: Files, engine: Transfers, own: bytes, limits: Limits, costs: Costs
+    ) -> None:
         self.nodes, self.index, self.files, self.engine = nodes, index, files, engine
-        self.own, self.limit = own, limit
+        self.own, self.costs = own, costs
+        self.limit, self.tenant_limit, self.session_limit = limits.disk, limits.tenant, limits.session
         self.bare = Removal()
 
     # --- writing ---
@@ -98,7 +112,7 @@ class Disk:
         except BaseException:
             self._give_back(guard, 0, ())
             raise
-        batch.rows.append(("node", node.key, encode_record(record, node.used)))
+        batch.rows.append(("node", node.key, encode_record(record, node)))
         if bare is None:
             ids = np.ascontiguousarray(put.tokens[record.since : node.m], dtype="<u4").tobytes()
             batch.rows.append(("ids", node.key, ids))
@@ -130,7 +144,7 @@ class Disk:
         files.insert(0, (_name("kv"), span, span_bytes))
         up = b"" if parent is None else parent.key
         record = NodeRecord(
-            node.m, since, up, files[0][0], span_bytes, files[1][0], state_bytes, node.used, self.own
+            node.m, since, up, files[0][0], span_bytes, files[1][0], state_bytes, node.used, self.own, node.tenant
         )  # fmt: skip
         return record, files
 
@@ -187,7 +201,7 @@ class Disk:
                 else:
                     node.parent = staged.parent
                     orphan = staged.parent is not None and staged.parent.record is None
-                node.record = record
+                nodes.set_record(node, record)
                 nodes.disk[node.key] = node
                 node.put = None
                 if orphan:
@@ -212,25 +226,48 @@ class Disk:
             node.put = None
             self.nodes.discard_if_empty(node)
 
-    def victims(self, need: int, at_least: int = 0) -> Removal:
-        """Take least recently used states, and spans that nobody needs then, off the disk until `need` bytes more fit.
+    def victims(self, need: int, at_least: int = 0, removal: Removal | None = None) -> Removal:
+        """Take states of the least value, and spans that nobody needs then, off the disk until `need` bytes more fit.
 
-        A little more goes, so that not every write has to make room. at_least: bytes to free even within the budget.
+        A little more goes, so that not every write has to make room. at_least: bytes to free even within the budget. removal: what
+        goes already; it is added to and returned.
+        """
+        nodes = self.nodes
+        removal = Removal() if removal is None else removal
+        with nodes.lock:
+            over = max(nodes.disk_bytes - removal.bytes + need - self.limit, at_least)
+            if over > 0:
+                self._evict(over + self.limit // 32, lambda n: True, removal)
+            return removal
+
+    def quota(self, node: Node, size: int) -> tuple[Removal, bool]:
+        """Make room for size bytes of a node in the budgets of its tenant and of the sessions that hold it.
+
+        Returns what has to go, and whether it fits then. A session's budget counts what it shares, and takes nothing of others.
         """
         nodes, removal = self.nodes, Removal()
         with nodes.lock:
-            over = max(nodes.disk_bytes + need - self.limit, at_least)
-            if over <= 0:
-                return removal
-            goal, got = over + self.limit // 32, 0
-            for node in list(nodes.disk.values()):
-                if got >= goal:
-                    break
-                if not node.pins:
-                    before = len(removal.files)
-                    remove_state(nodes, node, removal)
-                    got += sum(n for _, n in removal.files[before:])
-        return removal
+            limit = self.session_limit
+            for holder in tuple(node.holders):
+                over = 0 if limit is None else nodes.held_bytes(holder) + size - limit
+                if over > 0 and self._evict(over, lambda n, h=holder: n.holders == {h}, removal) < over:  # type: ignore[misc]
+                    return removal, False
+            if self.tenant_limit is not None:
+                over = nodes.tenants[node.tenant] + size - self.tenant_limit
+                if over > 0 and self._evict(over, lambda n: n.tenant == node.tenant, removal) < over:
+                    return removal, False
+        return removal, True
+
+    def _evict(self, goal: int, allowed: Callable[[Node], bool], removal: Removal) -> int:
+        """Bytes that go, at least `goal` when there is so much. Under the lock."""
+        got = 0
+        for node in disk_order(self.nodes, self.costs, allowed):
+            if got >= goal:
+                break
+            before = len(removal.files)
+            remove_state(self.nodes, node, removal)
+            got += sum(n for _, n in removal.files[before:])
+        return got
 
     # --- loading ---
 

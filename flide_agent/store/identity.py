@@ -88,6 +88,11 @@ def tenant_key(secret: bytes, tenant: str) -> bytes:
     return hmac.digest(secret, framed("tenant", tenant), "sha256")
 
 
+def tenant_id(share_key: bytes) -> bytes:
+    """16 bytes that stand for a tenant in records."""
+    return hashlib.sha256(framed("tenant", share_key)).digest()[:16]
+
+
 def holder_key(share_key: bytes, session: str) -> bytes:
     """16 bytes that stand for a session as holder of checkpoints."""
     return hashlib.sha256(framed("holder", share_key, session)).digest()[:16]

@@ -31,7 +31,8 @@ Write = tuple[str, bytes, bytes | None]
 
 class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
     """A checkpoint on disk: its K/V span [since, m) in file `span`, after the span of `parent` (b"" at 0), its state in file
-    `state` ("": evicted, the span stays for those that build on it). used: order of last use. identity: of the engine."""
+    `state` ("": evicted, the span stays for those that build on it). used: order of last use. identity: of the engine.
+    tenant: whose it is. kind: a Kind."""
 
     m: int
     since: int
@@ -42,6 +43,8 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
     state_bytes: int
     used: int
     identity: bytes
+    tenant: bytes = b""
+    kind: int = 1
 
 
 class Index:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -67,12 +68,14 @@ class Loader:
         return None
 
     def _read(self, node: Node, tokens: Tokens, parent: Checkpoint | None) -> int:
+        start = time.perf_counter()
         exported, size = self._disk.read(node, tokens, 0 if parent is None else parent.m)
         try:
             checkpoint = self._import(exported, parent)
         except TransferError as error:
             raise Damaged(node, False, str(error)) from error
         self._counters.add("bytes_read", size)
+        self._disk.costs.loaded(size, time.perf_counter() - start)
         with self._nodes.lock:
             self._nodes.enter_device(node, checkpoint, own_copy(tokens, node.m))
         return size

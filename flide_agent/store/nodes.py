@@ -1,18 +1,19 @@
 """The picture in memory: every checkpoint of both tiers, the tree of K/V spans, who holds what, what was used last.
 
-Plain bookkeeping without I/O. All of it under one lock, held for microseconds; only `writer`'s thread changes records.
+Plain bookkeeping without I/O. All of it under one lock, held for microseconds.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, defaultdict
+import time
+from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from flide_engine.memory import Checkpoint, PoolFull
+from flide_engine.memory import Checkpoint
 from flide_engine.segments import Tokens
 
 from flide_agent.store.index import NodeRecord, Write
@@ -28,6 +29,8 @@ class Node:
 
     children: nodes on disk (or being written) whose span follows its span. pins: finders that use it now.
     put: its write, from the queue to the commit. used: order of last use. kind: what it is good for.
+    seen: monotonic time of last use, that of the start for those of an earlier process. up: the checkpoint of the same trunk before
+    it, as far as was known when it came; it may be gone. tenant: whose it is.
     """
 
     key: bytes
@@ -41,6 +44,9 @@ class Node:
     put: Put | None = None
     used: int = 0
     kind: Kind = Kind.INNER
+    seen: float = 0.0
+    up: Node | None = None
+    tenant: bytes = b""
     holders: set[bytes] = field(default_factory=set)
 
     @property
@@ -56,7 +62,7 @@ class Node:
 class Nodes:
     """by_key: all nodes. device, disk: those of a tier, least recently used first (disk: those with a state there).
 
-    held: holder -> keys. disk_bytes: the ledger of payload files, reservations included.
+    held: holder -> keys. disk_bytes: the ledger of payload files, reservations included. tenants: bytes of records by tenant.
     """
 
     def __init__(self) -> None:
@@ -66,6 +72,7 @@ class Nodes:
         self.disk: OrderedDict[bytes, Node] = OrderedDict()
         self.held: defaultdict[bytes, set[bytes]] = defaultdict(set)
         self.touched: dict[bytes, Node] = {}
+        self.tenants: Counter[bytes] = Counter()
         self.clock = 0
         self.disk_bytes = 0
         self.state_bytes = 0
@@ -79,7 +86,7 @@ class Nodes:
     def touch(self, node: Node) -> None:
         """It was used now."""
         self.clock += 1
-        node.used = self.clock
+        node.used, node.seen = self.clock, time.monotonic()
         if node.key in self.device:
             self.device.move_to_end(node.key)
         if node.key in self.disk:
@@ -159,30 +166,21 @@ class Nodes:
     def _bytes_of_page(checkpoint: Checkpoint) -> int:
         return checkpoint.page_bytes // max(1, len(checkpoint.pages))
 
-    def free_device(self, full: PoolFull | None, over: int = 0) -> tuple[int, int]:
-        """Evict least recently used nodes until slots and pages for `full` and `over` bytes are free.
-
-        Pinned ones stay. First those without a waiting write, then the others, which lose it. Returns (evicted, writes lost).
-        """
-        slots, pages = (full.slots, full.pages) if full is not None else (0, 0)
-        goal = self.device_bytes - over
-        evicted = lost = 0
-        for cancel in (False, True):
-            for node in list(self.device.values()):
-                if slots <= 0 and pages <= 0 and self.device_bytes <= goal:
-                    return evicted, lost
-                waiting = node.put
-                if node.pins or (waiting is not None and not (cancel and waiting.cancel())):
-                    continue
-                lost += waiting is not None
-                pages -= self.leave_device(node)
-                slots -= 1
-                evicted += 1
-            if full is None:  # a budget is no emergency: waiting writes go on and the tier is over it for that long
-                break
-        return evicted, lost
-
     # --- disk tier ---
+
+    def set_record(self, node: Node, record: NodeRecord | None) -> None:
+        """What the index says of it from now on."""
+        for sign, it in ((-1, node.record), (1, record)):
+            if it is not None:
+                self.tenants[node.tenant] += sign * (it.span_bytes + it.state_bytes)
+        if not self.tenants[node.tenant]:
+            del self.tenants[node.tenant]
+        node.record = record
+
+    def held_bytes(self, holder: bytes) -> int:
+        """Bytes on disk of all that a holder holds, shared or not."""
+        records = (self.by_key[key].record for key in self.held.get(holder, ()))
+        return sum(r.span_bytes + r.state_bytes for r in records if r is not None)
 
     def path(self, node: Node) -> list[tuple[Node, NodeRecord]]:
         """The nodes whose spans make up its K/V, with their records, from position 0. Empty when one was removed."""
@@ -224,8 +222,8 @@ class Nodes:
         }  # fmt: skip
 
 
-def encode_record(record: NodeRecord, used: int) -> bytes:
-    return _encoder.encode(msgspec.structs.replace(record, used=used))
+def encode_record(record: NodeRecord, node: Node) -> bytes:
+    return _encoder.encode(msgspec.structs.replace(record, used=node.used, kind=int(node.kind)))
 
 
 def decode_record(value: bytes) -> NodeRecord:

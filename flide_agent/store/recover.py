@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,9 @@ from flide_agent.store.files import Files
 from flide_agent.store.index import Index, NodeRecord, Write
 from flide_agent.store.nodes import Node, Nodes, decode_record
 from flide_agent.store.removal import Removal, remove_bare_spans
+from flide_agent.store.report import Kind
+
+KINDS = frozenset(Kind)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -51,6 +55,7 @@ def recover(nodes: Nodes, index: Index, files: Files, own: bytes, now: Identity)
     nobody names (a crash between rename and commit) and those that the gc table names (a crash between commit and unlink).
     """
     out = Recovered()
+    start = time.monotonic()
     listing = files.listing()
     named: set[str] = set()
     for key, record in _records(index, out):
@@ -70,7 +75,9 @@ def recover(nodes: Nodes, index: Index, files: Files, own: bytes, now: Identity)
             out.dropped += 1
             out.removal.dirty.add(key)
             record = msgspec.structs.replace(record, state="", state_bytes=0)
-        node = Node(key, record.m, record=record, parent=parent, used=record.used)
+        kind = Kind(record.kind) if record.kind in KINDS else Kind.OLD
+        node = Node(key, record.m, parent=parent, used=record.used, kind=kind, seen=start, up=parent, tenant=record.tenant)
+        nodes.set_record(node, record)
         if parent is not None:
             parent.children += 1
         nodes.by_key[key] = node

@@ -44,7 +44,7 @@ def remove_state(nodes: Nodes, node: Node, removal: Removal) -> None:
         removal.files.append((record.state, record.state_bytes))
         del nodes.disk[node.key]
         nodes.touched.pop(node.key, None)
-    node.record = msgspec.structs.replace(record, state="", state_bytes=0)
+    nodes.set_record(node, msgspec.structs.replace(record, state="", state_bytes=0))
     removal.dirty.add(node.key)
     remove_bare_spans(nodes, node, removal)
 
@@ -100,7 +100,8 @@ def _remove_span(nodes: Nodes, node: Node, removal: Removal) -> Node | None:
     removal.files.append((record.span, record.span_bytes))
     removal.dirty.add(node.key)
     removal.holds.update(holder + node.key for holder in node.holders)
-    node.record = node.parent = None
+    nodes.set_record(node, None)
+    node.parent = None
     if parent is not None:
         parent.children -= 1
     nodes.discard_if_empty(node)
@@ -113,7 +114,7 @@ def rows(nodes: Nodes, removal: Removal) -> list[Write]:
     for key in removal.dirty:
         node = nodes.by_key.get(key)
         if node is not None and node.record is not None:
-            out.append(("node", key, encode_record(node.record, node.used)))
+            out.append(("node", key, encode_record(node.record, node)))
         else:
             out += [("node", key, None), ("ids", key, None)]
     for hold in removal.holds:

@@ -96,6 +96,7 @@ class StoreStats:
     mode: "ro" while the disk refuses writes; requests go on, new checkpoints stay on the device only.
     writes_dropped: checkpoints that were not written because the queue was full, the disk read-only, or memory was needed;
         writes_failed: a write was tried and failed. corrupt: payloads that failed a check and were dropped, never served.
+    loads_passed_over: deeper checkpoints on disk that would have taken longer to load than to compute.
     tokens_found: sum of m over all finds. map_used: fraction of the index map in use.
     """
 
@@ -120,6 +121,7 @@ class StoreStats:
     bytes_read: int = 0
     corrupt: int = 0
     load_failed: int = 0
+    loads_passed_over: int = 0
     evicted_device: int = 0
     evicted_disk: int = 0
     orphans_swept: int = 0

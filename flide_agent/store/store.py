@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import lmdb
@@ -10,18 +11,21 @@ from flide_engine.memory import Checkpoint
 from flide_engine.segments import GRID, Tokens
 
 from flide_agent.store import identity as ids
+from flide_agent.store.costs import Costs
 from flide_agent.store.counters import Counters
 from flide_agent.store.directory import Ownership, claim
-from flide_agent.store.disk import Disk
+from flide_agent.store.disk import Disk, Limits
 from flide_agent.store.errors import StoreError
+from flide_agent.store.eviction import free_device, survivor
 from flide_agent.store.files import Files
+from flide_agent.store.finder import Finder
 from flide_agent.store.index import Index, Write, open_index
 from flide_agent.store.jobs import Put, Rows, Task
 from flide_agent.store.loader import Loader, own_copy
 from flide_agent.store.nodes import Node, Nodes
 from flide_agent.store.recover import Identity, recover
 from flide_agent.store.removal import Removal, forget_holder
-from flide_agent.store.report import CheckpointInfo, Found, Kind, PoolFull, StoreStats, Tier, Transfers
+from flide_agent.store.report import CheckpointInfo, Found, Kind, PoolFull, StoreStats, Transfers
 from flide_agent.store.trails import Trails
 from flide_agent.store.writer import Writer
 
@@ -36,10 +40,11 @@ class CheckpointStore:
     """Checkpoints on two tiers: the engine's device (handles held here) and a directory (LMDB index, payload files).
 
     All methods are thread-safe. `find`, `publish` and `relieve` never raise for a full or broken disk: a checkpoint that
-    cannot be had is a miss. Disk writes happen in one writer thread behind the answers. Eviction is plain LRU on both tiers.
+    cannot be had is a miss. Disk writes happen in one writer thread behind the answers. What goes first is in `eviction`.
 
     notes: what `open` found and did, as sentences for the log: entries of another model collected, orphans swept, ...
-    index, writer: for the sessions, which keep their records there.
+    index, writer: for the sessions, which keep their records there. costs: what computing and loading take; whoever runs the
+    engine tells it (`costs.computed`).
     """
 
     def __init__(
@@ -50,7 +55,7 @@ class CheckpointStore:
         engine: Transfers,
         own: bytes,
         device_bytes: int | None,
-        disk_bytes: int,
+        limits: Limits,
     ) -> None:
         """See `open`."""
         self.index, self.engine = index, engine
@@ -58,9 +63,11 @@ class CheckpointStore:
         self._owner, self._own, self._device_limit = owner, own, device_bytes
         self._nodes = Nodes()
         self._counters = Counters()
-        self._disk = Disk(self._nodes, index, files, engine, own, disk_bytes)
+        self.costs = Costs()
+        self._disk = Disk(self._nodes, index, files, engine, own, limits, self.costs)
         self.writer = Writer(self._disk, self._counters)
-        self._loader = Loader(self._disk, engine, self.writer, self._counters, self.relieve)
+        loader = Loader(self._disk, engine, self.writer, self._counters, self.relieve)
+        self._finder = Finder(self._nodes, loader, self.costs, self._counters, self._keep_budget)
         self._closed = False
         secret = index.read("meta", b"secret")
         if secret is None:
@@ -78,16 +85,20 @@ class CheckpointStore:
         prompts_digest: str,
         device_bytes: int | None = None,
         disk_bytes: int,
+        tenant_bytes: int | None = None,
+        session_bytes: int | None = None,
         force: bool = False,
         files: type[Files] = Files,
     ) -> CheckpointStore:
         """Take the directory (made when missing, mode 0700) and start the writer.
 
         prompts_digest: identity of tokenizer and prompt format. device_bytes: budget of the device tier; None means that
-        only `relieve` bounds it. disk_bytes: budget of payload files. force: use a network file system all the same.
-        files: the file-system calls, for tests. Raises StoreBusy when another process owns it, StoreError for an unknown
-        schema version, a network file system or a directory that cannot be written. Entries of another model, dtype,
-        layout, numerics or prompt version cannot be reached by identity; they are removed, and `notes` says so.
+        only `relieve` bounds it. disk_bytes: budget of payload files. tenant_bytes, session_bytes: of what one tenant keeps
+        and one session holds there (None: no limit of its own; a tenant over an equal share is evicted first all the same).
+        force: use a network file system all the same. files: the file-system calls, for tests. Raises StoreBusy when another
+        process owns it, StoreError for an unknown schema version, a network file system or a directory that cannot be
+        written. Entries of another model, dtype, layout, numerics or prompt version cannot be reached by identity; they are
+        removed, and `notes` says so.
         """
         owner, notes = claim(path, force)
         try:
@@ -99,7 +110,7 @@ class CheckpointStore:
                 raise StoreError(f"cannot use the store directory {path}: {error}") from error
             own = ids.identity(engine.info, prompts_digest)
             try:
-                store = cls(owner, index, calls, engine, own, device_bytes, disk_bytes)
+                store = cls(owner, index, calls, engine, own, device_bytes, Limits(disk_bytes, tenant_bytes, session_bytes))
                 store._recover(calls, Identity.of(engine.info, prompts_digest), [*notes, *more])
             except lmdb.Error as error:
                 index.close()
@@ -149,54 +160,10 @@ class CheckpointStore:
         """The deepest usable checkpoint with m <= at_most (and <= len(tokens)) whose token ids equal tokens[:m], or None.
 
         tokens: int32 [n], a trunk from position 0. Device and disk are searched together; from disk it is loaded here, in
-        the calling thread, and evicts the least used device checkpoints when memory is short. The caller releases it.
+        the calling thread, and evicts what is worth least when memory is short. One that takes longer to load than to compute
+        from what the device has is passed over. The caller releases it.
         """
-        keys = self._keys(share_key, tokens, at_most)
-        load = True
-        while keys:
-            with self._nodes.lock:
-                node = None if self._closed else self._deepest(keys, load)
-                if node is None:
-                    break
-                del keys[node.m // GRID :]
-                if node.checkpoint is not None:
-                    if node.stands_for(tokens):
-                        return self._found(node, "device", 0)
-                    keys.pop()
-                    continue
-                node.pins += 1
-            try:
-                loaded = self._loader.load(node, tokens, keys)
-                with self._nodes.lock:
-                    if loaded is not None and node.checkpoint is not None:
-                        found = self._found(node, "disk", loaded)
-                        self._keep_budget()
-                        return found
-            except PoolFull:
-                self._counters.add("load_failed")
-                load = False
-            finally:
-                self._nodes.unpin(node)
-            keys.pop()
-        self._counters.add("misses")
-        return None
-
-    def _deepest(self, keys: list[bytes], load: bool) -> Node | None:
-        by_key = self._nodes.by_key
-        for key in reversed(keys):
-            node = by_key.get(key)
-            if node is not None and (node.checkpoint is not None or (load and node.on_disk)):
-                return node
-        return None
-
-    def _found(self, node: Node, tier: Tier, loaded: int) -> Found:
-        checkpoint = node.checkpoint
-        assert checkpoint is not None
-        node.pins += 1
-        self._nodes.touch(node)
-        self._counters.add("hits_device" if tier == "device" else "hits_disk")
-        self._counters.add("tokens_found", node.m)
-        return Found(checkpoint.retain(), node.key, tier, loaded, lambda: self._nodes.unpin(node))
+        return self._finder.find(self._keys(share_key, tokens, at_most), tokens)
 
     def junction(self, share_key: bytes, tokens: Tokens) -> int:
         """The deepest grid position up to which these tokens agree with a trunk that `trace` was told of; 0 when none does.
@@ -234,7 +201,10 @@ class CheckpointStore:
                 return key
             node = self._nodes.by_key.get(key)
             if node is None:
-                node = self._nodes.by_key[key] = Node(key, m)
+                node = self._nodes.by_key[key] = Node(key, m, tenant=ids.tenant_id(share_key))
+                node.up = next((n for k in reversed(keys[:-1]) if (n := self._nodes.by_key.get(k)) is not None), None)
+                if node.up is not None:
+                    survivor(node.up)  # so that no chain of forgotten nodes hangs on it
             node.kind = max(node.kind, kind)
             if node.checkpoint is None:
                 self._nodes.enter_device(node, checkpoint, own_copy(tokens, m))
@@ -279,6 +249,14 @@ class CheckpointStore:
         self.hold(share_key, keys[-1:], session)
         return keys[-1]
 
+    def rank(self, kinds: Mapping[bytes, Kind]) -> None:
+        """What checkpoints are good for now, by key. Prefixes and forks stay what they are; unknown keys are passed over."""
+        with self._nodes.lock:
+            for key, kind in kinds.items():
+                node = self._nodes.by_key.get(key)
+                if node is not None and node.kind not in (Kind.PREFIX, Kind.FORK):
+                    node.kind = kind
+
     def hold(self, share_key: bytes, keys: list[bytes], session: str) -> None:
         """Add a holder to checkpoints by key (`Found.key`), as publishing them again would. Unknown keys are passed over."""
         holder = ids.holder_key(share_key, session)
@@ -312,17 +290,17 @@ class CheckpointStore:
 
     def _keep_budget(self) -> None:
         if self._device_limit is not None and (over := self._nodes.device_bytes - self._device_limit) > 0:
-            evicted, _ = self._nodes.free_device(None, over)
+            evicted, _ = free_device(self._nodes, self.costs, None, over)
             self._counters.add("evicted_device", evicted)
 
     def relieve(self, full: PoolFull) -> bool:
-        """Free device memory: evict least recently used, unpinned checkpoints until about what `full` asks for is free.
+        """Free device memory: evict unpinned checkpoints, those worth least first, until about what `full` asks for is free.
 
         Checkpoints waiting to be written go last and lose their write. True when something was freed, so that trying again
         makes sense; False when all that is held is in use.
         """
         with self._nodes.lock:
-            evicted, lost = self._nodes.free_device(full)
+            evicted, lost = free_device(self._nodes, self.costs, full)
             self._counters.add("evicted_device", evicted)
             self._counters.add("writes_dropped", lost)
             if evicted:
@@ -361,7 +339,7 @@ class CheckpointStore:
                 return
         self.writer.close(CLOSE_WAIT)
         with self._nodes.lock:
-            self._closed = True
+            self._closed = self._finder.closed = True
             for node in list(self._nodes.device.values()):
                 self._nodes.leave_device(node)
         self.index.close()

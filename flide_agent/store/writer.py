@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 
 import lmdb
 
@@ -18,7 +19,7 @@ from flide_agent.store.counters import Counters
 from flide_agent.store.disk import Batch, Disk, NoRoom
 from flide_agent.store.index import Write
 from flide_agent.store.jobs import Job, Put, Rows, Task
-from flide_agent.store.nodes import encode_record
+from flide_agent.store.nodes import Node, encode_record
 from flide_agent.store.payload import PayloadError
 from flide_agent.store.removal import Removal, rows
 from flide_agent.store.report import Mode
@@ -213,7 +214,7 @@ class Writer:
             self.counters.add("writes_dropped")
             return
         try:
-            staged = self.disk.stage(put, batch, self._room)
+            staged = self.disk.stage(put, batch, partial(self._room, put.node))
         except NoRoom:
             self.counters.add("writes_dropped")
         except (OSError, lmdb.Error) as error:
@@ -228,12 +229,14 @@ class Writer:
                 return
         self.disk.finish(put.node)
 
-    def _room(self, size: int, error: OSError | None) -> bool:
-        """Make room for size bytes in the budget; after `error`, a sixteenth of what is there goes as well."""
+    def _room(self, node: Node, size: int, error: OSError | None) -> bool:
+        """Make room for size bytes of a node in all budgets; after `error`, a sixteenth of what is there goes as well."""
         if size > self.disk.limit:
             return False
         nodes = self.disk.nodes
-        removal = self.disk.victims(size, size + nodes.disk_bytes // 16 if error is not None else 0)
+        removal, fits = self.disk.quota(node, size)
+        if fits:
+            self.disk.victims(size, size + nodes.disk_bytes // 16 if error is not None else 0, removal)
         if removal:
             self.counters.add("evicted_disk", sum(name.endswith(".state") for name, _ in removal.files))
             with nodes.lock:
@@ -244,7 +247,7 @@ class Writer:
                 self._late.append(removal)
                 raise
             self._unlink(removal)
-        return nodes.disk_bytes + size <= self.disk.limit
+        return fits and nodes.disk_bytes + size <= self.disk.limit
 
     def _unlink(self, removal: Removal) -> None:
         """The index has forgotten the files: remove them, and then what the index says of having to."""
@@ -260,7 +263,7 @@ class Writer:
     def _touched(self) -> list[Write]:
         with self.disk.nodes.lock:
             return [
-                ("node", node.key, encode_record(node.record, node.used))
+                ("node", node.key, encode_record(node.record, node))
                 for node in self.disk.nodes.take_touched()
                 if node.record is not None
             ]

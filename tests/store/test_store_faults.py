@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +18,7 @@ from fake_engine import KEY, FakeEngine, some_tokens
 from flide_agent.store import CheckpointStore, StoreBusy, StoreError
 from flide_agent.store.directory import filesystem, refuse_network
 from flide_agent.store.files import Files
-from flide_agent.store.index import Index, NodeRecord
-from flide_agent.store.nodes import encode_record
+from flide_agent.store.index import Index
 
 Opened = Callable[..., CheckpointStore]
 ENDS = (128, 256, 512)
@@ -385,46 +383,3 @@ def test_a_reader_does_not_stop_pages_from_being_reused(tmp_path: Path) -> None:
         index.read("ids", b"key")
     assert (tmp_path / "index" / "data.mdb").stat().st_size < 1 << 20
     index.close()
-
-
-def test_restart_with_ten_thousand_checkpoints(opened: Opened, tmp_path: Path, bar: Callable[..., None]) -> None:
-    path = tmp_path / "store"
-    opened(FakeEngine()).close()
-    rows: list[Any] = []
-    rng = np.random.default_rng(0)
-    from flide_agent.store.identity import chain, identity
-
-    own = identity(FakeEngine().info, "p")
-    last = None
-    for s in range(100):
-        tokens = rng.integers(0, 1000, 64 * 100).astype(np.int32)
-        keys = chain(own, KEY, tokens)
-        for i, key in enumerate(keys):
-            names = [f"{os.urandom(16).hex()}.{kind}" for kind in ("kv", "state")]
-            for name in names:
-                (path / "objects" / name[:2] / name).touch()
-            record = NodeRecord(
-                64 * (i + 1), 64 * i, keys[i - 1] if i else b"", names[0], 1000, names[1], 1000, 100 * s + i, own
-            )
-            rows.append(("node", key, encode_record(record, 100 * s + i)))
-            rows.append(("ids", key, tokens[64 * i : 64 * i + 64].astype("<u4").tobytes()))
-            rows.append(("hold", bytes([s]) * 16 + key, b""))
-        last = tokens
-    index = Index(path / "index", Files(path / "objects"))
-    index.commit(rows)
-    index.close()
-    start = time.perf_counter()
-    store = opened(FakeEngine())
-    seconds = time.perf_counter() - start
-    assert store.stats().disk_count == 10000
-    assert store.stats().disk_bytes == 20_000_000
-    assert store.notes == ()
-    bar("store: restart with 10,000 checkpoints (s)", seconds, limit=1.0)
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        keys = chain(own, KEY, last)
-        with store._nodes.lock:
-            assert store._deepest(keys, True) is not None
-        times.append(time.perf_counter() - start)
-    assert sorted(times)[10] < 1e-3
