@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from flide_agent import cli
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("engine/flide_engine", "flide_agent")
-"""Whose modules are named one by one; the page has one line for the integrations."""
+PACKAGES = ("engine/flide_engine", "flide_agent", "integrations/langchain_flide")
+"""Whose modules are named one by one."""
 
 
 def test_every_module_has_its_line() -> None:
