@@ -6,6 +6,7 @@ in which the previous one left it, and only the chunk's own tiles pass through s
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -17,6 +18,18 @@ from flide_engine.kernels.language import tl, triton
 SCAN = {"BV": 64, "STAGES": 3, "num_warps": 4}
 SCAN_FLOAT32 = {"BV": 16, "STAGES": 2, "num_warps": 8}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200. BV: value columns of a program."""
+
+
+@functools.cache
+def _stages(device: torch.device) -> int:
+    """Chunks in flight that a multiprocessor's shared memory holds: three take 173 KB, which Hopper has and sm_80 and sm_89 do not.
+
+    The number of stages changes no bits. Fewer than three were tried on Hopper only.
+    """
+    if device.type != "cuda":
+        return 3
+    bytes_there = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return 3 if bytes_there >= 180_000 else 2 if bytes_there >= 120_000 else 1
 
 
 def gdn_scan(
@@ -50,7 +63,7 @@ def gdn_scan(
     """
     nv, dk, dv = check_states(tiles, states)
     launch = SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN
-    launch = launch | {"BV": min(launch["BV"], dv)}
+    launch = launch | {"BV": min(launch["BV"], dv), "STAGES": min(launch["STAGES"], _stages(tiles.k.device))}
     width = launch["BV"]
     if segments.shape[0] == 0:
         return o
