@@ -61,8 +61,9 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """logits[segment][readout]: [labels], float32 (float64 from a float64 engine). checkpoints[(segment, position)]: a handle whose reference the caller owns.
+    """logits[segment][readout]: [labels], float32 (float64 from a float64 engine).
 
+    checkpoints[(segment, position)]: a handle whose reference the caller owns.
     computed_tokens: rows computed for this request alone. shared_tokens: rows computed together with other requests.
     """
 
