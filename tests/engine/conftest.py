@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-
 from flide_engine.engine import Engine
 from flide_engine.models import LinearLayer
 
@@ -27,10 +26,9 @@ def sharp_engine(name: str, dtype: torch.dtype = torch.float32, **settings: int)
 
 
 @pytest.fixture(scope="session", params=["dummy:tiny", "dummy:tiny6"])
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest) -> Engine:
     """float32 engines of both head groupings; every test must give back all the memory it took."""
-    made = sharp_engine(request.param)
-    yield made
+    return sharp_engine(request.param)
 
 
 @pytest.fixture(autouse=True)

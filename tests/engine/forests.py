@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-
 from flide_engine.segments import FROM_CHECKPOINT, GRID, CheckpointLike, Kind, Readout, Request, Segment, Tokens
 
 LENGTHS = (1, 2, 3, 63, 64, 65, 128)
@@ -70,7 +69,9 @@ def random_request(
     tokens = draw(length(rng, most)) if trunk is None else trunk
     grid = range(start + GRID, start + len(tokens) + 1, GRID)
     kept = tuple(p for p in grid if saves and rng.random() < 0.5)
-    root = Segment(tokens, saves=kept, readouts=readouts(len(tokens)) if len(tokens) and (depth == 1 or rng.random() < 0.3) else ())
+    root = Segment(
+        tokens, saves=kept, readouts=readouts(len(tokens)) if len(tokens) and (depth == 1 or rng.random() < 0.3) else ()
+    )
     segments, levels = [root], [1]
     for _ in range(branches if depth > 1 else 0):
         parents = [i for i, level in enumerate(levels) if level < depth]

@@ -6,11 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
-
 from flide_engine.models import Model
 from flide_engine.models.qwen3_5 import EMBED, HEAD, NAMES, NORM
+from torch.overrides import TorchFunctionMode
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 
 class Double(TorchFunctionMode):

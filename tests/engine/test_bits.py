@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from forests import path_tokens, random_forest, random_request, resumed
-
 from flide_engine.engine import Engine, RequestResult
 from flide_engine.memory import Checkpoint
 from flide_engine.segments import GRID, Kind, Readout, Request, Round, Segment
+from forests import path_tokens, random_forest, random_request, resumed
 
 LABELS = tuple(range(20, 31))
 
@@ -63,10 +62,8 @@ def test_forked_equals_isolated(engine: Engine, seed: int) -> None:
             chain.append(at)
             at = request.segments[at].parent
         chain = chain[::-1]
-        alone = Request(
-            tuple(replace(request.segments[s], parent=i - 1, saves=(), readouts=()) for i, s in enumerate(chain[:-1]))
-            + (replace(request.segments[j], parent=len(chain) - 2),)
-        )
+        bare = [replace(request.segments[s], parent=i - 1, saves=(), readouts=()) for i, s in enumerate(chain[:-1])]
+        alone = Request((*bare, replace(request.segments[j], parent=len(chain) - 2)))
         got = engine.run(Round((alone,))).results[0]
         assert torch.equal(bits(got), bits(whole, j)[: len(bits(got))])
     release(whole)
@@ -102,7 +99,9 @@ def test_short_streams_resume(engine: Engine, rows: int) -> None:
     vocab = engine.info.vocab_size
     tail = rows // 2
     trunk = rng.integers(0, vocab, 128 + tail).astype(np.int32)
-    branch = Segment(rng.integers(0, vocab, rows - tail).astype(np.int32), 0, Kind.LOCAL, (), (Readout(rows - tail - 1, LABELS),))
+    branch = Segment(
+        rng.integers(0, vocab, rows - tail).astype(np.int32), 0, Kind.LOCAL, (), (Readout(rows - tail - 1, LABELS),)
+    )
     request = Request((Segment(trunk, saves=(64, 128)), branch))
     fresh = engine.run(Round((request,))).results[0]
     again = resumed(request, fresh.checkpoints[0, 128])

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import sharp_engine
-from forests import random_forest, softmax
-from oracle import Oracle
-
 from flide_engine.engine import Engine, RoundResult
 from flide_engine.segments import Round
+from forests import random_forest, softmax
+from oracle import Oracle
 
 MODELS = ["dummy:tiny", "dummy:tiny6"]
 AGAINST_FLOAT64, AGAINST_TRANSFORMERS, FLOAT64_AGAINST_TRANSFORMERS = 1e-5, 2e-5, 1e-7
@@ -72,7 +71,9 @@ def test_bar_200_forests(name: str, bar: Callable[..., None]) -> None:
     more = {"forests": 100, "answers": d.answers, "mean_logit_std": float(np.mean(d.spread))}
     bar(f"exact_float32_vs_float64[{name}]", d.against_float64, limit=AGAINST_FLOAT64, **more)
     bar(f"exact_float32_vs_transformers[{name}]", d.against_transformers, limit=AGAINST_TRANSFORMERS, **more)
-    bar(f"exact_float64_vs_transformers[{name}]", d.float64_against_transformers, limit=FLOAT64_AGAINST_TRANSFORMERS, forests=20)
+    bar(
+        f"exact_float64_vs_transformers[{name}]", d.float64_against_transformers, limit=FLOAT64_AGAINST_TRANSFORMERS, forests=20
+    )
 
 
 def test_a_wrong_decay_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,8 @@ def test_a_wrong_decay_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     forest = random_forest(np.random.default_rng(0), wrong.info.vocab_size)
     a, b = (e.run(Round(forest.requests)) for e in (wrong, exact))
     worst = max(
-        abs(softmax(a.results[i].logits[j][k]) - softmax(b.results[i].logits[j][k])).max() for _, _, (i, j, k) in forest.prompts()
+        abs(softmax(a.results[i].logits[j][k]) - softmax(b.results[i].logits[j][k])).max()
+        for _, _, (i, j, k) in forest.prompts()
     )
     release(a)
     release(b)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import sharp_engine
-from forests import random_forest
-
 from flide_engine.engine import Engine
 from flide_engine.memory import PoolFull, TransferError
 from flide_engine.segments import Kind, Readout, Request, RequestError, Round, Segment
+from forests import random_forest
 
 
 def request(rng: np.random.Generator, n: int, saves: tuple[int, ...] = ()) -> Request:

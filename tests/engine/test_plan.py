@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from forests import Forest, path_tokens, random_forest, random_request, resumed
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from flide_engine.passes import pack, split_request
 from flide_engine.plan import PlannedRound, plan_round
 from flide_engine.segments import FROM_CHECKPOINT, GRID, Kind, Readout, Request, RequestError, Round, Segment
+from forests import Forest, path_tokens, random_forest, random_request, resumed
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 VOCAB = 500
 
@@ -119,7 +118,9 @@ def test_states_start_where_parents_end(seed: int) -> None:
             assert plan.seg_level[s] == plan.seg_level[parent] + 1
             assert plan.seg_start[s] == plan.seg_start[parent] + plan.seg_len[parent]
             end = int(plan.seg_start[s])
-            saved = {int(plan.save_pos[v]): int(plan.save_slot[v]) for v in range(plan.save_ptr[parent], plan.save_ptr[parent + 1])}
+            saved = {
+                int(plan.save_pos[v]): int(plan.save_slot[v]) for v in range(plan.save_ptr[parent], plan.save_ptr[parent + 1])
+            }
             assert slot == saved.get(end, int(plan.seg_state_out[parent]))
             assert slot >= 0
         elif slot >= 0:
@@ -134,7 +135,7 @@ def test_states_start_where_parents_end(seed: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_keys_and_conv_windows(seed: int) -> None:
     """Trunk pages plus local ranges are exactly the ancestors, and the three rows before a segment are the right ones."""
-    made, out = planned(seed)
+    _, out = planned(seed)
     plan = out.plan
     for s in range(len(plan.seg_len)):
         path = ancestors(plan, s)

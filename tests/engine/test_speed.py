@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-
-from flide_agent.default_model import DIRECTORY
 from flide_engine.engine import Engine
 from flide_engine.segments import GRID, Kind, Readout, Request, Round, Segment
+
+from flide_agent.default_model import DIRECTORY
 
 HISTORY, NEW, QUESTIONS, QUESTION = 10_000, 300, 5, 60
 
