@@ -1,0 +1,244 @@
+"""Kill a real server under load, look at what it had acknowledged, and go on in the same directory.
+
+python kill_server.py DIRECTORY KILLS SEED [--points STEP]
+
+Each round a fresh process serves HTTP on the directory; clients step through sessions and put into a ledger what
+`GET /v1/sessions/{id}` lists as durable: session, head, tokens, and the deepest durable position; and sessions they deleted. The
+server is killed at a random moment, or with --points at the n-th call of the store into the file system, n going up by STEP each
+round. The next server has to know every acknowledged head (409 otherwise) and to go on from that position or deeper, and must not
+know what was deleted. Prints one JSON object.
+
+Servers are forked from a process that has the imports done, so that a round takes a second or two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import flide_agent.api.server as server
+from flide_agent.client import Client
+from flide_agent.errors import FlideError, HeadConflict, NotFound
+from flide_agent.settings import Settings
+from flide_agent.store import CheckpointStore
+from flide_agent.store.files import Files
+
+SESSIONS = 6
+QUESTIONS = {"q": {"type": "noul", "instructions": "Is it done?"}}
+
+
+class Deadly(Files):
+    """Ends the process at the n-th call after the start."""
+
+    at, calls = -1, 0
+
+    def point(self, name: str) -> None:
+        Deadly.calls += 1
+        if Deadly.calls == Deadly.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def serve(store: Path, port: int, at: int) -> int:
+    """Fork a server; returns its process id."""
+    pid = os.fork()
+    if pid == 0:
+        log = os.open(store.with_name("server.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        Deadly.at, Deadly.calls = at, 0
+        CheckpointStore.open.__func__.__kwdefaults__["files"] = Deadly
+        try:
+            server.serve(Settings(device="cpu", store=store, port=port, memory_bytes=96 << 20, disk_bytes=256 << 20))
+        finally:
+            os._exit(1)
+    return pid
+
+
+def ready(client: Client, pid: int) -> bool:
+    """False when the server died before it served."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return False
+        try:
+            client.sessions()
+        except FlideError:
+            time.sleep(0.02)
+        else:
+            return True
+    raise SystemExit("the server does not start")
+
+
+def text(rng: random.Random) -> str:
+    return " ".join(str(rng.randrange(1000)) for _ in range(rng.randrange(5, 60)))
+
+
+class Load(threading.Thread):
+    """A client that steps through its sessions until the server is gone."""
+
+    def __init__(
+        self, url: str, names: list[str], seed: int, book: list[list[Any]], heads: dict[str, str], gone: list[str]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.client, self.names, self.rng = Client(url, timeout=20, retries=0), names, random.Random(seed)
+        self.book, self.heads = book, heads
+        self.listed: set[tuple[str, str]] = {(line[0], line[1]) for line in book}
+        self.gone = gone
+        self.steps = 0
+
+    def run(self) -> None:
+        try:
+            while True:
+                self._step(self.rng.choice(self.names))
+        except FlideError:
+            return
+
+    def _come_and_go(self) -> None:
+        """A session that is deleted again: once that is acknowledged, it stays away."""
+        name = f"spare-{self.rng.randrange(1 << 40)}"
+        for _ in range(2):
+            self.client.decide(name, questions=QUESTIONS, append=[{"role": "user", "content": text(self.rng) * 3}])
+        self.client.delete(name)
+        self.gone.append(name)
+
+    def _step(self, name: str) -> None:
+        if self.rng.random() < 0.15:
+            self._come_and_go()
+        message = {"role": "user", "content": text(self.rng)}
+        if name not in self.heads or self.rng.random() < 0.1:
+            self.client.decide(name, questions=QUESTIONS, messages=[message])
+        else:
+            self.client.decide(name, questions=QUESTIONS, append=[message])
+        self.steps += 1
+        seen = self.client.session(name)
+        self.heads[name] = seen["head"]
+        for step in seen["steps"]:
+            if step["durable"] and (name, step["head"]) not in self.listed:
+                self.listed.add((name, step["head"]))
+                deepest = max((c["m"] for c in step["checkpoints"] if c["durable"]), default=0)
+                self.book.append([name, step["head"], step["tokens"], deepest])
+
+
+def check(client: Client, lines: list[list[Any]], gone: list[str]) -> dict[str, int]:
+    """Lost heads and positions, and deleted sessions that are back. Only a full budget evicts what was acknowledged, and it is not."""
+    lost = back = 0
+    for name in gone:
+        try:
+            client.session(name)
+        except NotFound:
+            continue
+        back += 1
+    for name, head, tokens, m in lines:
+        try:
+            reply = client.decide(name, questions=QUESTIONS, append=[], head=head)
+        except HeadConflict:
+            lost += 1
+            continue
+        done = reply.x_session
+        assert done is not None
+        lost += done.history_tokens != tokens or done.m < m or done.reason != "repeat"
+    return {"lost": lost, "back": back}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("kills", type=int)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--points", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    args.directory.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(args.seed)
+    store = args.directory / "store"
+    book: list[list[Any]] = []
+    heads: dict[str, str] = {}
+    gone: list[str] = []
+    total = {
+        "kills": 0,
+        "acknowledged": 0,
+        "deleted": 0,
+        "lost": 0,
+        "back": 0,
+        "corrupt": 0,
+        "checked": 0,
+        "steps": 0,
+        "early": 0,
+    }
+    for n in range(args.kills + 1):
+        last = n == args.kills
+        port = free_port()
+        # the n-th call after the start's own; the last round only looks
+        pid = serve(store, port, 3 + n * args.points if args.points and not last else -1)
+        client = Client(f"http://127.0.0.1:{port}", timeout=30, retries=0)
+        try:
+            if not ready(client, pid):
+                total["early"] += 1
+                total["kills"] += 1
+                continue
+            fresh = book[-40:]
+            some = book if last else fresh + rng.sample(book[:-40], min(10, len(book[:-40])))
+            heads.clear()
+            got = check(client, some, gone if last else gone[-10:])
+            total["checked"] += len(some)
+            total["lost"] += got["lost"]
+            total["back"] += got["back"]
+            if any(got.values()):
+                print(f"round {n}: {got}", file=sys.stderr)
+        except FlideError:
+            if not args.points:
+                raise
+            os.waitpid(pid, 0)  # it met its call while it was looked at
+            total["kills"] += 1
+            continue
+        if last:
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)
+            break
+        half = SESSIONS // 2
+        names = [f"s{i}" for i in range(SESSIONS)]
+        loads = [
+            Load(client.url, part, args.seed * 1000 + 2 * n + i, book, heads, gone)
+            for i, part in enumerate((names[:half], names[half:]))
+        ]
+        for load in loads:
+            load.start()
+        if args.points:
+            for load in loads:
+                load.join(20)
+        else:
+            time.sleep(0.2 + rng.random() * 0.8)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        finally:
+            os.waitpid(pid, 0)
+        for load in loads:
+            load.join(30)
+            total["steps"] += load.steps
+        total["kills"] += 1
+    total["acknowledged"], total["deleted"] = len(book), len(gone)
+    log = store.with_name("server.log").read_text()
+    total["corrupt"] = log.count("failed its checks") + log.count("missing or damaged")
+    print(json.dumps(total))
+
+
+if __name__ == "__main__":
+    main()
