@@ -17,6 +17,7 @@ from flide_agent.replay.reading import read
 from flide_agent.replay.records import Problem, Run
 from flide_agent.replay.report import problem_record, write
 from flide_agent.replay.screen import Screen
+from flide_agent.replay.sources import sources
 from flide_agent.replay.text import line
 from flide_agent.replay.walk import Decides, Decision, Stopped, Walk
 from flide_agent.settings import Settings
@@ -51,7 +52,7 @@ def run(options: Options) -> int:
             out = stack.enter_context(_output(options.json)) if options.json else None
             service = stack.enter_context(_service(options))
             walk = Walk(service, questions, options.steps)
-            screen = stack.enter_context(Screen(console, questions, len(options.files)))
+            screen = stack.enter_context(Screen(console, questions, sum(1 for _ in sources(options.files))))
             code = _replay(options, walk, screen, out)
             if not options.keep and code != NO_SERVICE:
                 walk.forget()
@@ -93,7 +94,7 @@ def _replay(options: Options, walk: Walk, screen: Screen, out: TextIO | None) ->
 def _found(options: Options) -> Iterator[Run | Problem]:
     """Runs and problems of all files, at most `limit` runs."""
     left = options.limit
-    for path in options.files:
+    for path in sources(options.files):
         for item in read(path, options.mode):
             if isinstance(item, Run):
                 if left == 0:

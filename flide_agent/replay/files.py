@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import sys
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +15,11 @@ from typing import Any, BinaryIO
 
 from flide_agent.replay.records import Problem
 
+STDIN = "-"
+MOST_MEMBER_BYTES = 1 << 30
+"""Of one member of an archive, unpacked."""
 _BOM = b"\xef\xbb\xbf"
-_BINARY = ((b"PAR1", "parquet is not read; export the rows as JSONL"), (b"\x1f\x8b", "gzip is not read; unpack it first"),
-           (b"PK\x03\x04", "a zip archive is not read; unpack it first"))  # fmt: skip
+_GZIP, _ZIP, _PARQUET = b"\x1f\x8b", b"PK\x03\x04", b"PAR1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +35,98 @@ class Document:
 def documents(path: Path) -> Iterator[Document | Problem]:
     """Every JSON value of the file, in order, and a Problem for the file or each line that cannot be read.
 
-    Never raises for content. Duplicate keys: the last one wins. NaN and Infinity read as null. Bytes that are not UTF-8 become
-    U+FFFD and are counted.
+    Reads JSON, JSON lines, either of them packed with gzip, zip archives of JSON members, parquet, and a folder whose files
+    hold one event each. "-" is stdin. Never raises for content. Duplicate keys: the last one wins. NaN and Infinity read as
+    null. Bytes that are not UTF-8 become U+FFFD and are counted.
     """
+    name = str(path)
     try:
+        if name == STDIN:
+            yield from _opened(sys.stdin.buffer, name)
+            return
+        if path.is_dir():
+            yield from _folder(path)
+            return
         with path.open("rb") as f:
-            yield from _documents(f, str(path))
+            yield from _opened(f, name)
     except FileNotFoundError:
-        yield Problem(str(path), "no such file")
-    except IsADirectoryError:
-        yield Problem(str(path), "is a folder; name the files in it")
+        yield Problem(name, "no such file")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+        yield Problem(name, f"its gzip packing is broken: {e}")
     except OSError as e:
-        yield Problem(str(path), f"cannot be read: {e.strerror or e}")
+        yield Problem(name, f"cannot be read: {e.strerror or e}")
+
+
+def _opened(f: BinaryIO, name: str) -> Iterator[Document | Problem]:
+    if not isinstance(f, io.BufferedReader):  # such as a stdin that was put in place of the real one
+        f = io.BufferedReader(io.BytesIO(f.read()))
+    magic = f.peek(4)[:4]
+    if magic.startswith(_GZIP):
+        with gzip.GzipFile(fileobj=f) as inner:
+            yield from _documents(io.BufferedReader(inner), name)
+    elif magic == _ZIP:
+        yield from _archive(f, name)
+    elif magic == _PARQUET:
+        yield from _parquet(f, name)
+    else:
+        yield from _documents(f, name)
+
+
+def _folder(path: Path) -> Iterator[Document | Problem]:
+    """One event a file, in the order of their names."""
+    files = sorted(p for p in path.iterdir() if p.suffix == ".json" and p.is_file())
+    if not files:
+        yield Problem(str(path), "a folder without files of events")
+    for file in files:
+        with file.open("rb") as f:
+            for found in _documents(f, str(file)):
+                yield found if isinstance(found, Problem) else Document(found.value, 1, False, found.replaced)
+
+
+def _seekable(f: BinaryIO) -> BinaryIO:
+    return f if f.seekable() else io.BytesIO(f.read())
+
+
+def _archive(f: BinaryIO, name: str) -> Iterator[Document | Problem]:
+    """The samples of an .eval archive, a member each; the JSON members of any other archive."""
+    try:
+        with zipfile.ZipFile(_seekable(f)) as archive:
+            members = [m for m in archive.infolist() if m.filename.endswith(".json") and not m.is_dir()]
+            samples = [m for m in members if m.filename.startswith("samples/")]
+            for number, member in enumerate(samples or members, 1):
+                yield _member(archive, member, name, number)
+            if not members:
+                yield Problem(name, "an archive without JSON in it")
+    except zipfile.BadZipFile as e:
+        yield Problem(name, f"a broken zip archive: {e}")
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, number: int) -> Document | Problem:
+    try:
+        with archive.open(member) as f:
+            raw = f.read(MOST_MEMBER_BYTES + 1)
+    except (NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as e:
+        return Problem(name, f"its member {number} cannot be unpacked: {e}", number)
+    if len(raw) > MOST_MEMBER_BYTES:
+        return Problem(name, f"its member {number} is larger than {MOST_MEMBER_BYTES >> 30} GiB", number)
+    return _parse(raw.removeprefix(_BOM), name, number, rows=True)
+
+
+def _parquet(f: BinaryIO, name: str) -> Iterator[Document | Problem]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        yield Problem(name, "parquet needs pyarrow: pip install 'flide-agent[parquet]'")
+        return
+    try:
+        row = 0
+        for batch in pq.ParquetFile(_seekable(f)).iter_batches(batch_size=16):
+            for value in batch.to_pylist():
+                row += 1
+                yield Document(value, row, True, 0)
+    except (pa.ArrowException, OSError, ValueError) as e:
+        yield Problem(name, f"parquet that cannot be read: {str(e).splitlines()[0] if str(e) else type(e).__name__}")
 
 
 def _documents(f: BinaryIO, name: str) -> Iterator[Document | Problem]:
@@ -48,10 +135,6 @@ def _documents(f: BinaryIO, name: str) -> Iterator[Document | Problem]:
     if not number:
         yield Problem(name, "empty file, nothing in it")
         return
-    for magic, message in _BINARY:
-        if first.startswith(magic):
-            yield Problem(name, message)
-            return
     parsed = _parse(first, name, number, rows=True)
     following = next(lines, None)
     if following is None:

@@ -13,7 +13,11 @@ ROLES = {"ai": "assistant", "human": "user", "developer": "system", "function": 
 """Names of other tools for the four roles."""
 
 _LEFT_OUT = {"thinking", "redacted_thinking", "reasoning"}
-_IMAGES = {"image", "image_url", "input_image"}
+_MEDIA = {
+    **dict.fromkeys(("image", "image_url", "input_image"), "[image]"),
+    **dict.fromkeys(("audio", "input_audio"), "[audio]"),
+    **dict.fromkeys(("video", "document", "file", "input_file"), "[file]"),
+}
 
 
 def message(raw: object, where: str, clean: Cleaned) -> Wire:
@@ -44,7 +48,7 @@ def message(raw: object, where: str, clean: Cleaned) -> Wire:
 
 
 def content(raw: object, where: str, clean: Cleaned) -> str:
-    """Text of a message's content: a string, null, or a list of parts. Images become "[image]", thinking parts are left out."""
+    """Text of a message's content: a string, null, or a list of parts. Images become "[image]", thinking is left out."""
     if raw is None:
         return ""
     if isinstance(raw, str):
@@ -61,10 +65,12 @@ def content(raw: object, where: str, clean: Cleaned) -> str:
         kind = part.get("type", "text")
         if isinstance(part.get("text"), str) and kind in ("text", "input_text", "output_text"):
             parts.append(clean.sent(part["text"]))
-        elif kind in _IMAGES:
+        elif isinstance(kind, str) and kind in _MEDIA:
             clean.payloads += 1
-            parts.append("[image]")
-        elif kind not in _LEFT_OUT:
+            parts.append(_MEDIA[kind])
+        elif kind == "refusal" and isinstance(part.get("refusal"), str):
+            parts.append(clean.sent(part["refusal"]))
+        elif not isinstance(kind, str) or kind not in _LEFT_OUT:
             raise ReadError(f"{where}[{i}] is a part of type {str(kind)[:40]!r}, which is not read")
     return "\n".join(parts)
 
@@ -88,24 +94,30 @@ def _call(raw: object, where: str, clean: Cleaned) -> Wire:
         raise ReadError(f"{where} is {_kind(raw)}, not a tool call")
     function = raw.get("function")
     named = function if isinstance(function, dict) else raw
-    arguments = named.get("arguments")
-    if not isinstance(arguments, str):
-        arguments = "" if arguments is None else json.dumps(_finite(arguments), ensure_ascii=False)
+    name = text_field(named, "name") or text_field(raw, "function")
+    arguments = named.get("arguments", named.get("args"))  # LangChain's name for it
     return {
         "id": clean.sent(text_field(raw, "id")),
         "type": "function",
-        "function": {"name": clean.sent(text_field(named, "name")), "arguments": clean.sent(arguments)},
+        "function": {"name": clean.sent(name), "arguments": clean.sent(dumped(arguments))},
     }
 
 
-def _finite(value: Any) -> Any:
+def dumped(arguments: object) -> str:
+    """A tool call's arguments as text: text as it is (broken JSON too), an object as JSON, null as nothing."""
+    if isinstance(arguments, str):
+        return arguments
+    return "" if arguments is None else json.dumps(finite(arguments), ensure_ascii=False)
+
+
+def finite(value: Any) -> Any:
     """The value with numbers that JSON does not have (1e999 reads as infinity) as null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: finite(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [_finite(v) for v in value]
+        return [finite(v) for v in value]
     return value
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flide_agent.replay.messages import ROLES
-from flide_agent.replay.records import ReadError, Step, Wire
-from flide_agent.replay.text import Cleaned
+from flide_agent.replay.records import ReadError, Wire
+from flide_agent.replay.turns import Turns
 
 
 def find(value: Any) -> list[Any] | None:
@@ -17,10 +17,9 @@ def find(value: Any) -> list[Any] | None:
     return None
 
 
-def steps(items: list[Any], clean: Cleaned) -> list[Step]:
+def read(items: list[Any], turns: Turns) -> None:
     """A step before every `ai` item. Only roles and texts are read: target, eval_logs, exit_status and patch are outcomes."""
-    sent: list[Wire] = []
-    out: list[Step] = []
+    clean = turns.clean
     for i, raw in enumerate(items):
         role = ROLES.get(str(raw["role"]), str(raw["role"]))
         text = raw.get("system_prompt") if role == "system" and raw.get("text") is None else raw["text"]
@@ -28,9 +27,9 @@ def steps(items: list[Any], clean: Cleaned) -> list[Step]:
             raise ReadError(f"trajectory[{i}].text is not text")
         one: Wire = {"role": clean.sent(role), "content": clean.sent(text or "")}
         if role == "assistant":
-            out.append(Step(len(out) + 1, list(sent), "history", action_in(one["content"])))
-        sent.append(one)
-    return out
+            turns.decide(one, action=action_in(one["content"]))
+        else:
+            turns.add(one)
 
 
 def action_in(text: str) -> str:

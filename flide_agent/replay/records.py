@@ -17,12 +17,17 @@ class Step:
     messages: what the agent saw before it acted; nothing of the action itself, nothing that came after it.
     source: where the messages come from: "query" and "messages" were recorded as sent, "history" is all of it up to there.
     action: what the agent then did, one line or more. For showing beside the answers; it is never sent.
+    labels: what the file itself knows about the step, to compare answers with: `last_failed` (the last command), `next_tool`,
+    `security_risk`. Never sent.
+    at: when the agent acted, seconds since 1970, where the file says so.
     """
 
     index: int
     messages: list[Wire]
     source: str
     action: str
+    labels: dict[str, Any] = field(default_factory=dict)
+    at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Run:
 
     file: the path as given. row: line of the file in a JSONL, number of the attempt in a file that holds several, else 1.
     name: the instance id or environment, "" where the file has none. format: such as "swe-agent-1.1", "nebius", "chat".
-    notes: what was replaced or left out while reading, for people.
+    notes: what was replaced or left out while reading, for people. tools: schemas of the agent's tools, sent with each step.
     """
 
     file: str
@@ -40,6 +45,7 @@ class Run:
     format: str
     steps: list[Step]
     notes: list[str] = field(default_factory=list)
+    tools: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,9 @@ def steps(attempt: dict[str, Any], clean: Cleaned, *, as_sent: bool) -> list[Ste
             raise ReadError(f"trajectory[{k}] is not a step")
     if not trajectory:
         return [
-            Step(n, history[:i], "history", text_field(raw_history[i], "action") or action_of(history[i]))
+            Step(n, history[:i], "history", action, _labels(action))
             for n, i in enumerate(agents, 1)
+            for action in (text_field(raw_history[i], "action") or action_of(history[i]),)
         ]
     places = _places(trajectory, history, agents)
     out: list[Step] = []
@@ -81,8 +82,14 @@ def steps(attempt: dict[str, Any], clean: Cleaned, *, as_sent: bool) -> list[Ste
             key, seen = "history", history[: places[k]]
         else:
             raise ReadError(f"trajectory[{k}] has no query and the file has no history: nothing says what the agent saw")
-        out.append(Step(len(out) + 1, seen, key, text_field(s, "action")))
+        out.append(Step(len(out) + 1, seen, key, text_field(s, "action"), _labels(text_field(s, "action"))))
     return out
+
+
+def _labels(action: str) -> dict[str, str]:
+    """The first word of an action is its tool."""
+    words = action.split(maxsplit=1)
+    return {"next_tool": words[0]} if words else {}
 
 
 def _by_the_tool(step: dict[str, Any]) -> bool:

@@ -20,7 +20,12 @@ class Decides(Protocol):
     """What replay needs of a service: `client.Client` and `local.LocalService` both have it."""
 
     def decide(
-        self, session: str, *, questions: Mapping[str, Mapping[str, Any]], messages: Sequence[Mapping[str, Any]] | None = None
+        self,
+        session: str,
+        *,
+        questions: Mapping[str, Mapping[str, Any]],
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Any] | None = None,
     ) -> Reply: ...
 
     def delete(self, session: str) -> None: ...
@@ -133,7 +138,7 @@ class Walk:
 
     def _decide(self, run: Run, step: Step, session: str) -> Decision:
         begun = time.perf_counter()
-        reply = self.service.decide(session, messages=step.messages, questions=self.questions)
+        reply = self.service.decide(session, messages=step.messages, questions=self.questions, tools=run.tools or None)
         milliseconds = 1000 * (time.perf_counter() - begun)
         done = reply.x_session
         if done is None:

@@ -21,14 +21,21 @@ class CountingService:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[Any], Mapping[str, Any]]] = []
+        self.tools: list[Any] = []
         self.deleted: list[str] = []
         self.refuse: dict[int, FlideError] = {}
         self.untrained = True
 
     def decide(
-        self, session: str, *, questions: Mapping[str, Mapping[str, Any]], messages: Sequence[Mapping[str, Any]] | None = None
+        self,
+        session: str,
+        *,
+        questions: Mapping[str, Mapping[str, Any]],
+        messages: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Any] | None = None,
     ) -> Reply:
         assert messages is not None
+        self.tools.append(tools)
         if len(messages) in self.refuse:
             raise self.refuse[len(messages)]
         before = [known for other, known, _ in self.asked if other == session and list(messages[: len(known)]) == known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -125,11 +126,13 @@ def test_base64_payloads_and_images_are_left_out(tmp_path: Path) -> None:
     ("data", "line", "says"),
     [
         (b"\n  \n", None, "empty file"),
-        (b"PAR1\x15\x04\x15\x80", None, "parquet is not read"),
-        (b"\x1f\x8b\x08\x00", None, "gzip is not read"),
+        (b"PAR1\x15\x04\x15\x80", None, "parquet that cannot be read"),
+        (b"\x1f\x8b\x08\x00", None, "its gzip packing is broken"),
+        (gzip.compress(b'{"messages": [' * 99)[:-9], None, "its gzip packing is broken"),
+        (b"PK\x03\x04 and no archive", None, "a broken zip archive"),
         (b"hello\nworld\n", 1, "not valid JSON at character 0"),
-        (b'{"steps": [], "agent": {}}', None, "no trajectory: an object with the keys steps, agent"),
-        (b'[{"id": 0, "action": "run"}]', None, "a list of 1 without a role each"),
+        (b'{"steps": [], "result": {}}', None, "no trajectory: an object with the keys steps, result"),
+        (b'[{"id": 0, "result": "run"}]', None, "a list of 1 without a role each"),
         (b"17", None, "a single value"),
         (b'{"history": [', 1, "cut off at character 13"),
         (b"[" * 100_000, 1, "nested too deeply"),
@@ -161,7 +164,7 @@ def test_one_clear_line(tmp_path: Path, data: bytes, line: int | None, says: str
 
 def test_no_such_file_and_a_folder(tmp_path: Path) -> None:
     assert str(found(tmp_path / "none")[1][0]) == f"{tmp_path / 'none'}: no such file"
-    assert str(found(tmp_path)[1][0]) == f"{tmp_path}: is a folder; name the files in it"
+    assert str(found(tmp_path)[1][0]) == f"{tmp_path}: a folder without files of events"
 
 
 def test_a_bad_row_stops_no_other(tmp_path: Path) -> None:

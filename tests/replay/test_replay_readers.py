@@ -21,9 +21,21 @@ STEPS = {
     "sweagent-11-DERIVED-query.traj": ("swe-agent-1.1", [13]),
     "nebius-6rows.jsonl": ("nebius", [4, 1, 9, 21, 39, 298]),
     "mini-fixture-bare-list.traj.json": ("chat", [10]),
-    "mini-v1-claude35-hello.traj.json": ("chat", [3]),
-    "mini-v1-GENERATED-textbased.traj.json": ("chat", [12]),
-    "mini-v2-GENERATED-toolcall.traj.json": ("chat", [11]),
+    "mini-v1-claude35-hello.traj.json": ("mini-swe-agent-1", [3]),
+    "mini-v1-GENERATED-textbased.traj.json": ("mini-swe-agent-1", [12]),
+    "mini-v2-GENERATED-toolcall.traj.json": ("mini-swe-agent-1.1", [11]),
+    "mini-v2-GENERATED-responses-api.traj.json": ("mini-swe-agent-1.1", [11]),
+    "nebius-6rows.parquet": ("nebius", [4, 1, 9, 21, 39, 298]),
+    "openhands-events-gui.json": ("openhands", [5]),
+    "openhands-events-cli-0.58.json": ("openhands", [2]),
+    "openhands-resolver-output.jsonl": ("openhands", [4, 22]),
+    "openhands-sdk-events.jsonl": ("openhands-sdk", [2]),
+    "atif-1.5-openhands.json": ("atif-v1.5", [2]),
+    "atif-1.5-terminus2-summarization.json": ("atif-v1.5", [7]),
+    "claude-code-session.jsonl": ("claude-code", [5]),
+    "inspect-ai-log-images.json": ("inspect", [1]),
+    "langchain-GENERATED-messages_to_dict.json": ("langchain", [5]),
+    "langchain-GENERATED-dumpd.json": ("langchain", [5]),
     "openai-messages-listparts-claude.json": ("chat", [5]),
     "openai-chat-tau-airline-5.jsonl": ("chat", [15, 5, 11, 30, 12]),
 }
@@ -50,6 +62,10 @@ def text_of(raw: dict[str, Any]) -> str:
 
 def seen(run: Run) -> list[list[tuple[str, str]]]:
     return [[(m["role"], m["content"]) for m in s.messages] for s in run.steps]
+
+
+def test_every_shared_file_is_covered(shared: Path) -> None:
+    assert {p.name for p in (shared / "data/trajectories").iterdir() if p.is_file()} == set(STEPS) | {"README.md"}
 
 
 @pytest.mark.parametrize("name", STEPS)
