@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from flide_agent.errors import InvalidRequest
 from flide_agent.messages import InputError, InputErrors, Loc, Message, canonical_all
-from flide_agent.questions import Question, parse_questions
+from flide_agent.questions import Choice, Question, parse_questions
 from flide_agent.settings import Settings
 
 SESSION_ID = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,512}")
@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One decision to make: on `state`, or on a session's history (`messages`, or `append` after `head`)."""
+    """One decision to make: on `state`, or on a session's history (`messages`, or `append` after `head`).
+
+    arrived, deadline: of time.perf_counter; a deadline of 0.0 is none.
+    """
 
     questions: dict[str, Question]
     state: Any = None
@@ -37,6 +40,7 @@ class Ask:
     candidates: dict[str, list[Message]] = field(default_factory=dict)
     model: str | None = None
     arrived: float = field(default_factory=time.perf_counter)
+    deadline: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Opening:
     tools: list[Any] | None = None
 
 
-class _Faults:
+class Faults:
     """Collects the mistakes of one request."""
 
     def __init__(self) -> None:
@@ -67,7 +71,10 @@ class _Faults:
             self.add((), "the JSON is nested too deeply", "json_invalid")
         return None
 
-    def messages(self, raw: Any, loc: Loc) -> list[Message]:
+    def messages(self, raw: Any, loc: Loc, settings: Settings) -> list[Message]:
+        if isinstance(raw, list) and len(raw) > settings.max_messages:
+            self.add(loc, f"at most {settings.max_messages} messages a request, not {len(raw)}", "too_long")
+            return []
         return self.read(lambda: canonical_all(raw, ("body", *loc))) or []
 
     def done(self) -> None:
@@ -77,7 +84,7 @@ class _Faults:
 
 def parse_systemone(raw: Any, settings: Settings) -> Ask:
     """The body of POST /v1/systemone. Raises InvalidRequest. Fields that the contract does not know are ignored."""
-    body, faults, arrived = _object(raw), _Faults(), time.perf_counter()
+    body, faults, arrived = _object(raw), Faults(), time.perf_counter()
     questions = _questions(body, faults, settings)
     state = body.get("state")
     if state is None:
@@ -86,6 +93,7 @@ def parse_systemone(raw: Any, settings: Settings) -> Ask:
         faults.add(("state",), "a state must be a string, an object or an array", "state_type")
     if body.get("assets") is not None:
         faults.add(("assets",), "this server reads no images", "assets_unsupported")
+    refuse_label_mass(body, faults)
     model, raw_session = _model(body, faults), body.get("x_session")
     candidates = _candidates(body, faults, settings)
     if raw_session is None:
@@ -103,7 +111,7 @@ def parse_systemone(raw: Any, settings: Settings) -> Ask:
     tools = _tools(raw_session, ("x_session",), faults)
     if state is not None and not isinstance(state, list):
         faults.add(("state",), "with x_session the state must be a list of messages", "list_type")
-    messages = faults.messages(state if isinstance(state, list) else [], ("state",))
+    messages = faults.messages(state if isinstance(state, list) else [], ("state",), settings)
     faults.done()
     whole, tail = (None, messages) if head is not None else (messages, None)
     return Ask(questions, None, session, whole, tail, head, tools, candidates, model, arrived)
@@ -111,9 +119,32 @@ def parse_systemone(raw: Any, settings: Settings) -> Ask:
 
 def parse_decide(raw: Any, session: str, settings: Settings) -> Ask:
     """The body of POST /v1/sessions/{id}/decide. Raises InvalidRequest."""
-    body, faults, arrived = _object(raw), _Faults(), time.perf_counter()
+    body, faults, arrived = _object(raw), Faults(), time.perf_counter()
     check_session_id(session)
+    refuse_label_mass(body, faults)
     questions = _questions(body, faults, settings)
+    whole, tail, head = _history(body, faults, settings)
+    tools = _tools(body, (), faults)
+    candidates = _candidates(body, faults, settings)
+    model = _model(body, faults)
+    faults.done()
+    return Ask(questions, None, session, whole, tail, head, tools, candidates, model, arrived)
+
+
+def parse_prefetch(raw: Any, session: str, settings: Settings) -> Ask:
+    """The body of POST /v1/sessions/{id}/prefetch: a decision's, without questions. Raises InvalidRequest."""
+    body, faults, arrived = _object(raw), Faults(), time.perf_counter()
+    check_session_id(session)
+    whole, tail, head = _history(body, faults, settings)
+    tools = _tools(body, (), faults)
+    faults.done()
+    return Ask({}, None, session, whole, tail, head, tools, arrived=arrived)
+
+
+def _history(
+    body: dict[str, Any], faults: Faults, settings: Settings
+) -> tuple[list[Message] | None, list[Message] | None, str | None]:
+    """(messages, append, head) of a step."""
     messages, append = body.get("messages"), body.get("append")
     head = _head(body, (), faults)
     if messages is None and append is None:
@@ -122,18 +153,14 @@ def parse_decide(raw: Any, session: str, settings: Settings) -> Ask:
         faults.add(("append",), "send either messages or append, not both")
     elif append is not None and head is None:
         faults.add(("head",), "append needs the head that it follows", "missing")
-    whole = None if messages is None else faults.messages(messages, ("messages",))
-    tail = None if append is None else faults.messages(append, ("append",))
-    tools = _tools(body, (), faults)
-    candidates = _candidates(body, faults, settings)
-    model = _model(body, faults)
-    faults.done()
-    return Ask(questions, None, session, whole, tail, head, tools, candidates, model, arrived)
+    whole = None if messages is None else faults.messages(messages, ("messages",), settings)
+    tail = None if append is None else faults.messages(append, ("append",), settings)
+    return whole, tail, head
 
 
 def parse_opening(raw: Any) -> Opening:
     """The body of POST /v1/sessions and of a fork; an empty body is an empty object. Raises InvalidRequest."""
-    body, faults = _object({} if raw is None else raw), _Faults()
+    body, faults = _object({} if raw is None else raw), Faults()
     session = None if body.get("id") is None else _session_id(body["id"], ("id",), faults)
     metadata = body.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
@@ -159,15 +186,27 @@ def _object(raw: Any) -> dict[str, Any]:
     return raw
 
 
-def _questions(body: dict[str, Any], faults: _Faults, settings: Settings) -> dict[str, Question]:
+def _questions(body: dict[str, Any], faults: Faults, settings: Settings) -> dict[str, Question]:
     raw = body.get("questions")
     if isinstance(raw, dict) and len(raw) > settings.max_questions:
         faults.add(("questions",), f"at most {settings.max_questions} questions a request, not {len(raw)}", "too_long")
         return {}
-    return faults.read(lambda: parse_questions(raw, ("body", "questions"))) or {}
+    questions = faults.read(lambda: parse_questions(raw, ("body", "questions"))) or {}
+    for key, question in questions.items():
+        if isinstance(question, Choice) and len(question.options) > settings.max_options:
+            message = f"a choice has at most {settings.max_options} options here, not {len(question.options)}"
+            faults.add(("questions", key, "choice", "criteria"), message, "too_long")
+    return questions
 
 
-def _model(body: dict[str, Any], faults: _Faults) -> str | None:
+def refuse_label_mass(body: dict[str, Any], faults: Faults) -> None:
+    """What an answer cannot have is refused, not left out."""
+    if body.get("x_label_mass"):
+        message = "label mass is not offered: it needs a product over the whole vocabulary, which this engine does not compute"
+        faults.add(("x_label_mass",), message, "unsupported")
+
+
+def _model(body: dict[str, Any], faults: Faults) -> str | None:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         faults.add(("model",), "a model is a name", "string_type")
@@ -175,14 +214,14 @@ def _model(body: dict[str, Any], faults: _Faults) -> str | None:
     return model
 
 
-def _session_id(value: Any, loc: Loc, faults: _Faults) -> str:
+def _session_id(value: Any, loc: Loc, faults: Faults) -> str:
     if not isinstance(value, str) or not SESSION_ID.fullmatch(value):
         faults.add(loc, _ID_RULE, "missing" if value is None else "string_pattern_mismatch")
         return ""
     return value
 
 
-def _head(body: dict[str, Any], loc: Loc, faults: _Faults) -> str | None:
+def _head(body: dict[str, Any], loc: Loc, faults: Faults) -> str | None:
     head = body.get("head")
     if head is not None and not isinstance(head, str):
         faults.add((*loc, "head"), "a head is a string from an earlier reply", "string_type")
@@ -190,7 +229,7 @@ def _head(body: dict[str, Any], loc: Loc, faults: _Faults) -> str | None:
     return head
 
 
-def _tools(body: dict[str, Any], loc: Loc, faults: _Faults) -> list[Any] | None:
+def _tools(body: dict[str, Any], loc: Loc, faults: Faults) -> list[Any] | None:
     tools = body.get("tools")
     if tools is not None and not isinstance(tools, list):
         faults.add((*loc, "tools"), "tools must be a list of tool schemas", "list_type")
@@ -198,7 +237,7 @@ def _tools(body: dict[str, Any], loc: Loc, faults: _Faults) -> list[Any] | None:
     return tools
 
 
-def _candidates(body: dict[str, Any], faults: _Faults, settings: Settings) -> dict[str, list[Message]]:
+def _candidates(body: dict[str, Any], faults: Faults, settings: Settings) -> dict[str, list[Message]]:
     raw = body.get("x_candidates")
     if raw is None:
         return {}
@@ -215,5 +254,5 @@ def _candidates(body: dict[str, Any], faults: _Faults, settings: Settings) -> di
         if not isinstance(messages, list) or not messages:
             faults.add((*loc, "messages"), "a candidate needs at least one message", "missing")
             continue
-        out[key] = faults.messages(messages, (*loc, "messages"))
+        out[key] = faults.messages(messages, (*loc, "messages"), settings)
     return out

@@ -22,8 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40, "K": 10**3, "M": 10**6, "G": 10**9}
-
 Model = Annotated[str | None, typer.Option(help="'default' (in the package), 'dummy:SIZE', a folder, or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")]
@@ -33,15 +31,12 @@ Disk = Annotated[str | None, typer.Option(help="Byte budget of the checkpoint st
 
 def size(text: str, option: str) -> int:
     """Bytes of a size such as 512MiB, 2GiB or 1000000. Raises typer.BadParameter."""
-    number = text.strip().rstrip("".join(set("kmgtibKMGTIB")))
-    unit = text.strip()[len(number) :].upper()
+    from flide_agent.configure import size as read_size
+
     try:
-        value = int(float(number) * UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise typer.BadParameter(f"{text!r} is no size; write 512MiB, 2GiB or a number of bytes", param_hint=option) from None
-    if value <= 0:
-        raise typer.BadParameter("must be above 0", param_hint=option)
-    return value
+        return read_size(text)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint=option) from None
 
 
 def steps_range(text: str) -> tuple[int, int | None]:
@@ -67,6 +62,21 @@ def settings(**given: Any) -> Settings:
         given.pop(option, None)
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValueError as e:
+        raise typer.BadParameter(str(e)) from e
+
+
+def configured(flags: dict[str, Any], config: Path | None, more: list[str]) -> Settings:
+    """Settings of a server from all their sources. more: NAME=VALUE each. Raises typer.BadParameter."""
+    from flide_agent.configure import load
+
+    for each in more:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--set")
+        flags[name.strip()] = value
+    try:
+        return load(flags, config)
     except ValueError as e:
         raise typer.BadParameter(str(e)) from e
 
@@ -97,16 +107,24 @@ def serve(
     memory: Memory = None,
     disk: Disk = None,
     max_queue: Annotated[int | None, typer.Option(help="Requests that may wait; one more is refused with 429.")] = None,
+    keys_file: Annotated[Path | None, typer.Option(help="API keys; see `flide-agent keys`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings.", envvar="FLIDE_AGENT_CONFIG")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting as NAME=VALUE; `flide-agent settings` lists them.")
+    ] = None,
 ) -> None:
     """Serve decisions over HTTP.
+
+    Settings come from options, then FLIDE_AGENT_* variables, then the file of --config, then the defaults.
 
     Exit codes: 0 stopped, 1 could not start (the message says what to change), 2 wrong options.
     """
     from flide_agent.api.server import serve as run_server
     from flide_agent.errors import FlideError
 
-    local = {"model": model, "device": device, "dtype": dtype, "store": store, "memory": memory, "disk": disk}
-    chosen = settings(**local, host=host, port=port, max_queue=max_queue)
+    given = {"model": model, "device": device, "dtype": dtype, "store": store, "host": host, "port": port}
+    given |= {"memory_bytes": memory, "disk_bytes": disk, "max_queue": max_queue, "keys_file": keys_file}
+    chosen = configured(given, config, set_ or [])
     try:
         run_server(chosen)
     except FlideError as e:
@@ -199,6 +217,39 @@ def mcp(
         api_key=api_key,
         timeout=timeout,
     )
+
+
+@app.command("settings")
+def show_settings(
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings.", envvar="FLIDE_AGENT_CONFIG")] = None,
+) -> None:
+    """Print every setting of a server: what it is, and its value here.
+
+    Each can be given as --set NAME=VALUE, as a variable FLIDE_AGENT_NAME, or as a line of a TOML file.
+    """
+    from flide_agent.configure import listing
+
+    for name, value, about in listing(configured({}, config, [])):
+        print(f"{name} = {value}\n    {about}")
+
+
+keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+
+
+@keys_app.command("new")
+def new_key(
+    tenant: Annotated[str, typer.Argument(help="Whose key it is; 'operator' may read /metrics and /v1/stats.")],
+) -> None:
+    """Make a key. The key goes to stderr, for whoever will use it; the line for the keys file to stdout."""
+    from flide_agent.keys import new_key as make
+
+    try:
+        key, line = make(tenant)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="TENANT") from e
+    print(f"key: {key}", file=sys.stderr)
+    print(line)
 
 
 def _fail(message: str, code: int = 1) -> None:

@@ -13,25 +13,24 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-import numpy as np
-from flide_engine.segments import Request, Tokens
+from flide_engine.segments import Request
 
 from flide_agent.asks import ALIASES, Ask
 from flide_agent.dispatch import Dispatcher, Done
-from flide_agent.errors import InvalidRequest, TooLong, UnknownModel
-from flide_agent.messages import InputError, InputErrors
-from flide_agent.questions import Question
-from flide_agent.reading import Branches, Reading, build_request, read_answers
+from flide_agent.errors import DeadlineExceeded, UnknownModel
+from flide_agent.line import Place, let_go
+from flide_agent.reader import Reader
+from flide_agent.reading import Reading, build_request, read_answers
+from flide_agent.retention import Retention
 from flide_agent.settings import Settings
 
 if TYPE_CHECKING:
-    from flide_agent.prompts import Branch, Prompts
+    from flide_agent.prompts import Prompts
     from flide_agent.sessions import Sessions
-    from flide_agent.store import CheckpointStore
+    from flide_agent.store import CheckpointStore, Found
 
 log = logging.getLogger("flide_agent.decide")
 T = TypeVar("T")
@@ -61,6 +60,48 @@ class _Times:
         self.last = now
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An answered request. reply: as JSON-able data. parts: milliseconds, in order. tier: of the checkpoint, "" for none.
+
+    saved: position of the deepest new checkpoint, m when there is none. started, seconds: wall time of its beginning, and how
+    long it took. common: tokens shared with the session's last history.
+    """
+
+    tenant: str
+    reply: dict[str, Any]
+    parts: dict[str, float]
+    started: float
+    seconds: float
+    m: int
+    saved: int
+    computed_tokens: int
+    tier: str
+    session: str = ""
+    reason: str = ""
+    common: int = 0
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A request in the engine's line. found: the checkpoint that it starts from, pinned."""
+
+    reading: Reading
+    found: Found | None
+    place: Place
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        self.place.left = True
+        self.place.cancel()
+        self.place.add_done_callback(let_go)
+        self.release()
+
+    def release(self) -> None:
+        if self.found is not None:
+            self.found.release()
+
+
 class Decider:
     """What /v1/systemone, the session routes and in-process callers share. All methods belong to one event loop."""
 
@@ -78,17 +119,42 @@ class Decider:
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="text")
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._behind: set[asyncio.Task[None]] = set()
+        self.retention = Retention(sessions, settings.max_sessions)
+        self.reader = Reader(prompts, sessions, self.retention, served.context, settings)
+        self.watchers: list[Callable[[Decision], None]] = []
+        """Called on the event loop with each decision, before its reply leaves."""
 
-    async def decide(self, tenant: str, ask: Ask) -> dict[str, Any]:
-        """The reply to one request, as JSON-able data. Raises FlideError.
+    async def decide(self, tenant: str, ask: Ask) -> Decision:
+        """The decision on one request. Raises FlideError.
 
         Steps of one session run one after the other, in order of arrival; all else runs side by side.
         """
         self._check_model(ask.model)
         if ask.session is None:
-            return await self._decide(tenant, ask)
+            decision = await self._decide(tenant, ask)
+        else:
+            async with self.session_lock(tenant, ask.session):
+                decision = await self._decide(tenant, ask)
+        for watch in self.watchers:
+            watch(decision)
+        return decision
+
+    async def prefetch(self, tenant: str, ask: Ask) -> dict[str, Any]:
+        """Bring what a step on this history will start from onto the engine's device: from disk, or not at all.
+
+        Changes nothing of the session. Raises what `decide` raises.
+        """
+        assert ask.session is not None
         async with self.session_lock(tenant, ask.session):
-            return await self._decide(tenant, ask)
+            return await self.in_thread(lambda: self._prefetch(tenant, ask))
+
+    def _prefetch(self, tenant: str, ask: Ask) -> dict[str, Any]:
+        reading = self.reader.read(tenant, ask)
+        found = self.store.find(reading.share_key, reading.tokens, len(reading.tokens))
+        m, tier, loaded = (0, None, 0) if found is None else (found.m, found.tier, found.loaded_bytes)
+        if found is not None:
+            found.release()
+        return {"id": ask.session, "history_tokens": len(reading.tokens), "m": m, "tier": tier, "loaded_bytes": loaded}
 
     def session_lock(self, tenant: str, session: str) -> asyncio.Lock:
         """Held while a step of the session runs."""
@@ -114,105 +180,71 @@ class Decider:
         await self.settle()
         self._threads.shutdown(wait=True)
 
-    async def _decide(self, tenant: str, ask: Ask) -> dict[str, Any]:
+    async def _decide(self, tenant: str, ask: Ask) -> Decision:
         times = _Times(ask.arrived)
-        reading = await self.in_thread(lambda: self._read(tenant, ask))
+        # One hop: what a thread does in a row costs less than what the loop hands from thread to thread.
+        ready = await self.in_thread(lambda: self._prepare(tenant, ask, times), _Ready.give_up)
+        try:
+            done = await self.dispatcher.wait(ready.place)
+        finally:
+            ready.release()
+        times.mark("engine")
+        times.parts["queue"] = 1e3 * done.queued
+        times.parts["engine"] -= times.parts["queue"]
+        if ready.reading.step is not None:
+            return await _to_the_end(self.in_thread(lambda: self._finish(tenant, ready, done, times)))
+        return self._finish(tenant, ready, done, times)
+
+    def _prepare(self, tenant: str, ask: Ask, times: _Times) -> _Ready:
+        """Read the request, find its checkpoint, put it in the engine's line."""
+        if ask.deadline and time.perf_counter() > ask.deadline:
+            raise DeadlineExceeded("the deadline passed before the request was read")
+        reading = self.reader.read(tenant, ask)
         times.mark("render")
-        find = partial(self.store.find, reading.share_key, reading.tokens, len(reading.tokens))
-        found = await self.in_thread(find, lambda f: None if f is None else f.release())
+        found = self.store.find(reading.share_key, reading.tokens, len(reading.tokens))
         try:
             times.mark("find")
-            request = build_request(reading, found)
-            done = await self.dispatcher.submit(request)
-            times.mark("engine")
-            times.parts["queue"] = 1e3 * done.queued
-            times.parts["engine"] -= times.parts["queue"]
-        finally:
+            owner = reading.share_key + (ask.session or "").encode()
+            place = self.dispatcher.enqueue(build_request(reading, found), owner, ask.deadline)
+        except BaseException:
             if found is not None:
                 found.release()
-        m = 0 if found is None else found.m
+            raise
+        return _Ready(reading, found, place)
+
+    def _finish(self, tenant: str, ready: _Ready, done: Done, times: _Times) -> Decision:
+        """Answers, and the new checkpoints handed on. A session's head is set before its reply leaves; publishing for
+        requests outside sessions runs behind it."""
+        reading, m = ready.reading, 0 if ready.found is None else ready.found.m
         try:
             answers, candidates = read_answers(reading, done)
         except BaseException:
             _release(done)
             raise
-        await self._keep(reading, done, m)
-        return self._reply(reading, done, m, answers, candidates, times)
+        checkpoints = {position: c for (_, position), c in sorted(done.result.checkpoints.items())}
+        if (step := reading.step) is not None:
+            self.sessions.commit(step, checkpoints, m=m)
+            if step.opens:
+                self.retention.opened(tenant)
+        elif checkpoints:
+            self._run_behind(self.in_thread(lambda: self._publish(reading, checkpoints)))
+        times.mark("keep")
+        reply = self._reply(reading, done, m, answers, candidates, times)
+        seconds = time.perf_counter() - times.start
+        found = ready.found
+        return Decision(
+            tenant, reply, times.parts, time.time() - seconds, seconds, m, max(checkpoints, default=m),
+            done.result.computed_tokens + done.result.shared_tokens, "" if found is None else found.tier,
+            "" if step is None else step.session_id, "" if step is None else step.reason, 0 if step is None else step.common,
+        )  # fmt: skip
 
     def request(self, tenant: str, ask: Ask) -> Request:
         """What the engine is asked for on a cold start. Blocking; for probes and measurements."""
-        return build_request(self._read(tenant, ask), None)
-
-    def _read(self, tenant: str, ask: Ask) -> Reading:
-        """Tokens of everything. Raises InvalidRequest, HeadConflict, TooLong."""
-        try:
-            branches = self._branches(ask.questions)
-            if ask.session is None:
-                trunk = self.prompts.state(ask.state)
-                escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
-                reading = Reading(trunk.tokens, trunk.saves, self.sessions.share_key(tenant), escaped, (), branches)
-            else:
-                reading = self._read_step(tenant, ask.session, ask, branches)
-        except (InputError, InputErrors) as e:
-            raise InvalidRequest(e.details()) from e
-        except RecursionError as e:
-            raise InvalidRequest.at((), "the JSON is nested too deeply", "json_invalid") from e
-        self._check_lengths(reading)
-        return reading
-
-    def _read_step(self, tenant: str, session: str, ask: Ask, branches: Branches) -> Reading:
-        step = self.sessions.begin(tenant, session, messages=ask.messages, append=ask.append, head=ask.head, tools=ask.tools)
-        candidates: list[tuple[str, Tokens]] = []
-        escaped = step.escaped or any(b.escaped for _, _, b in branches)
-        if ask.candidates and not self.prompts.incremental:
-            # Its blocks cannot be tokenised apart from the history, so a candidate would not read as it does in the history.
-            raise InvalidRequest.at(("x_candidates",), f"this model's tokenizer allows no candidates: {self.prompts.reason}")
-        for key, messages in ask.candidates.items():
-            blocks = [self.prompts.message(step.messages + i, m) for i, m in enumerate(messages, 1)]
-            candidates.append((key, np.concatenate([b.tokens for b in blocks]).astype(np.int32)))
-            escaped = escaped or any(b.escaped for b in blocks)
-        return Reading(step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step)
-
-    def _branches(self, questions: dict[str, Question]) -> Branches:
-        faults: list[dict[str, Any]] = []
-        branches: list[tuple[str, Question, Branch]] = []
-        for key, question in questions.items():
-            try:
-                branches.append((key, question, self.prompts.question(question)))
-            except InputError as e:  # its loc starts at the question
-                faults.append(e.detail() | {"loc": ["body", "questions", key, *e.loc]})
-        if faults:
-            raise InvalidRequest(faults)
-        return tuple(branches)
+        return build_request(self.reader.read(tenant, ask), None)
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self.served.name and model not in ALIASES:
             raise UnknownModel(f"Unknown model: {model[:100]}; this server has {self.served.name}")
-
-    def _check_lengths(self, reading: Reading) -> None:
-        """Raises TooLong, naming what is too long and by how much. Nothing is ever cut."""
-        s, trunk = self.settings, len(reading.tokens)
-        if s.max_state_tokens and trunk > s.max_state_tokens:
-            raise TooLong(f"the state has {trunk} tokens; this server takes {s.max_state_tokens}")
-        longest, name = max((len(b.tokens), key) for key, _, b in reading.branches)
-        if s.max_question_tokens and longest > s.max_question_tokens:
-            raise TooLong(f"question {name!r} has {longest} tokens; this server takes {s.max_question_tokens}")
-        between = max((len(t) for _, t in reading.candidates), default=0)
-        if (whole := trunk + between + longest) > self.served.context:
-            raise TooLong(f"state and question {name!r} have {whole} tokens; the model reads {self.served.context}")
-        if reading.branch_tokens > s.max_request_tokens:
-            raise TooLong(
-                f"the questions have {reading.branch_tokens} tokens together; this server takes {s.max_request_tokens}"
-            )
-
-    async def _keep(self, reading: Reading, done: Done, m: int) -> None:
-        """Hand the new checkpoints on. A session's head is set before its reply leaves; other publishing runs behind it."""
-        checkpoints = {position: c for (_, position), c in sorted(done.result.checkpoints.items())}
-        if (step := reading.step) is not None:
-            await _to_the_end(self.in_thread(partial(self.sessions.commit, step, checkpoints, m=m)))
-            return
-        if checkpoints:
-            self._run_behind(self.in_thread(partial(self._publish, reading, checkpoints)))
 
     def _publish(self, reading: Reading, checkpoints: dict[int, Any]) -> None:
         for position, checkpoint in checkpoints.items():
@@ -251,7 +283,6 @@ class Decider:
         if candidates:
             reply["x_candidates"] = candidates
         if (step := reading.step) is not None:
-            times.mark("keep")
             total = 1e3 * (time.perf_counter() - times.start)
             reply["x_session"] = {
                 "id": step.session_id,
@@ -267,11 +298,11 @@ class Decider:
         return reply
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Wait for `work` even when the caller is cancelled meanwhile: the session's next step must not overtake a commit."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise

@@ -1,30 +1,32 @@
 """The engine thread: everything that waits becomes one round.
 
-One thread owns the engine. Requests wait in a bounded queue; whenever the engine is free it takes the oldest one and, in
-order of arrival, all others that fit beside it. The oldest is always taken, so nothing starves. Since an answer has the same
-bits in any round, this changes latency and throughput and never an answer.
+One thread owns the engine. Requests wait in a bounded line (`line.py`); whenever the engine is free it takes the one whose turn
+it is and all others that fit beside it, long ones a slice at a time (`slices.py`). Since an answer has the same bits in any
+round, this changes latency and throughput and never an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flide_engine.memory import Memory, PoolFull
 from flide_engine.segments import GRID, Request, RequestError, Round
 
-from flide_agent.errors import FlideError, InternalError, Overloaded, TooLong, Unavailable
+from flide_agent.errors import DeadlineExceeded, FlideError, InternalError, Overloaded, TooLong, Unavailable
+from flide_agent.line import Done, Item, Line, Place, let_go
+from flide_agent.slices import Slices
 
 if TYPE_CHECKING:
-    from flide_engine.engine import EngineInfo, RequestResult, RoundResult
+    from flide_engine.engine import EngineInfo, RoundResult
+
+__all__ = ["Counters", "Dispatcher", "Done", "Runs"]
 
 log = logging.getLogger("flide_agent.dispatch")
 
@@ -41,29 +43,6 @@ class Runs(Protocol):
     def run(self, round: Round) -> RoundResult: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An answered request. queued, seconds: time in the queue and in its round; together: requests in that round."""
-
-    result: RequestResult
-    queued: float
-    seconds: float
-    together: int
-
-
-@dataclass(slots=True)
-class _Item:
-    request: Request
-    tokens: int
-    future: Future[Done]
-    arrived: float
-    started: float = 0.0
-
-    def drop_checkpoint(self) -> None:
-        if self.request.checkpoint is not None:
-            self.request.checkpoint.release()  # type: ignore[attr-defined]
-
-
 @dataclass(slots=True)
 class Counters:
     """Since the start. per_round: requests in a round -> how many rounds had so many. Tokens are rows of the engine."""
@@ -73,6 +52,8 @@ class Counters:
     failed: int = 0
     refused: int = 0
     cancelled: int = 0
+    expired: int = 0
+    slices: int = 0
     relieved: int = 0
     retried_alone: int = 0
     tokens_computed: int = 0
@@ -90,12 +71,20 @@ class Dispatcher:
     """relieve: frees device memory for a PoolFull and says whether it freed any (store.relieve); runs on the engine thread."""
 
     def __init__(
-        self, engine: Runs, relieve: Callable[[PoolFull], bool], max_queue: int = 256, max_round_tokens: int = 8192
+        self,
+        engine: Runs,
+        relieve: Callable[[PoolFull], bool],
+        max_queue: int = 256,
+        max_round_tokens: int = 8192,
+        *,
+        slice_tokens: int = 4096,
+        max_queue_tokens: int = 1 << 20,
+        max_wait: float = 0.0,
     ) -> None:
         self.engine, self.relieve = engine, relieve
-        self.max_queue, self.max_round_tokens = max_queue, max_round_tokens
+        self.max_round_tokens, self.slice_tokens = max_round_tokens, slice_tokens
         self.counters = Counters()
-        self._waiting: deque[_Item] = deque()
+        self._line = Line(max_queue, max_queue_tokens, max_wait)
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -103,11 +92,15 @@ class Dispatcher:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self, seconds: float = 30.0) -> bool:
-        """Refuse what comes, finish what waits, stop the thread. False when it did not end in time."""
+    def stop_admission(self) -> None:
+        """Refuse what comes from now on; what waits goes on."""
         with self._wake:
             self._closing = True
             self._wake.notify()
+
+    def close(self, seconds: float = 30.0) -> bool:
+        """Refuse what comes, finish what waits, stop the thread. False when it did not end in time."""
+        self.stop_admission()
         if self._thread.ident is None:
             return True
         self._thread.join(seconds)
@@ -115,80 +108,102 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._line)
+
+    @property
+    def waiting_tokens(self) -> int:
+        return self._line.tokens
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def enqueue(self, request: Request) -> Future[Done]:
+    def check(self) -> None:
+        """Whether a request would be let in now: raises Overloaded or Unavailable. For those who have not begun their work."""
+        with self._wake:
+            self._check(0)
+
+    def _check(self, tokens: int) -> None:
+        if self._closing:
+            raise Unavailable("the server is shutting down", retry_after=1.0)
+        try:
+            self._line.check(tokens)
+        except Overloaded:
+            self.counters.refused += 1
+            raise
+
+    def enqueue(self, request: Request, owner: bytes = b"", deadline: float = 0.0) -> Place:
         """Put a request in line. Keeps its checkpoint alive until it is answered. Raises Overloaded, Unavailable, and
         InternalError for what no engine can run: it must not reach a round that others share.
 
-        Cancelling the future while the request waits takes it out of the line. Whoever takes the result owns the
-        references of its checkpoints.
+        owner: whose turn it takes. deadline: of time.perf_counter; a request that is not begun by then fails with
+        DeadlineExceeded. Cancelling the future while the request waits takes it out of the line. Whoever takes the result
+        owns the references of its checkpoints.
         """
         try:
             request.validate(self.engine.info.vocab_size, self.engine.info.max_context)
         except RequestError as e:
             raise _as_ours(e) from e
-        item = _Item(request, request.tokens(), Future(), time.perf_counter())
+        if (pages := -(-(request.start + len(request.segments[0])) // GRID)) > self.engine.memory.pages:
+            # Known before its first slice runs and pushes out everybody's checkpoints.
+            raise TooLong(f"this request needs {pages} pages of memory and the engine has {self.engine.memory.pages}; "
+                          "raise memory_bytes or send less")  # fmt: skip
+        item = Item(Slices(request, self.slice_tokens), owner, deadline, tokens=request.tokens())
         with self._wake:
-            if self._closing:
-                raise Unavailable("the server is shutting down", retry_after=1.0)
-            if len(self._waiting) >= self.max_queue:
-                self.counters.refused += 1
-                raise Overloaded(f"{self.max_queue} requests wait already", retry_after=self._pause())
+            self._check(item.tokens)
             if request.checkpoint is not None:
                 request.checkpoint.retain()  # type: ignore[attr-defined]
-            self._waiting.append(item)
+            self._line.add(item)
             self._wake.notify()
-        return item.future
+        return item.place
 
-    async def submit(self, request: Request) -> Done:
+    async def submit(self, request: Request, owner: bytes = b"", deadline: float = 0.0) -> Done:
         """`enqueue` for coroutines. Cancelling the caller frees its place; a result that comes too late is released."""
-        future = self.enqueue(request)
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(_let_go)
-            raise
+        return await self.wait(self.enqueue(request, owner, deadline))
 
-    def _pause(self) -> float:
-        """Seconds until the line will have moved, from the speed so far; whole seconds are what Retry-After can say."""
-        tokens = sum(i.tokens for i in self._waiting)
-        speed = self.counters.tokens_computed / self.counters.engine_seconds if self.counters.engine_seconds else 0.0
-        return float(min(30, max(1, math.ceil(tokens / speed)))) if speed else 1.0
+    async def wait(self, place: Place) -> Done:
+        """The answer of a request in line; see `submit`."""
+        try:
+            return await asyncio.wrap_future(place)
+        except asyncio.CancelledError:
+            place.left = True
+            place.add_done_callback(let_go)
+            raise
 
     def _loop(self) -> None:
         while True:
             with self._wake:
-                while not self._waiting and not self._closing:
+                self._line.running = 0
+                while not len(self._line) and not self._closing:
                     self._wake.wait()
-                if not self._waiting:
+                if not len(self._line):
                     return
-                items = self._take()
+                items, gone = self._line.take(self.max_round_tokens)
+                for item in list(items):
+                    if not item.begun and not item.place.set_running_or_notify_cancel():
+                        items.remove(item)
+                        gone.append(item)
+                    item.begun = True
+                self._line.running = sum(i.request.tokens() for i in items)
+            for item in gone:
+                self._leave(item)
             if items:
                 self._answer(items)
 
-    def _take(self) -> list[_Item]:
-        """The oldest request and, in order, all that fit beside it. Cancelled ones leave the line here."""
-        taken: list[_Item] = []
-        left: deque[_Item] = deque()
-        room = self.max_round_tokens
-        for item in self._waiting:
-            if taken and item.tokens > room:
-                left.append(item)
-            elif item.future.set_running_or_notify_cancel():
-                taken.append(item)
-                room -= item.tokens
-            else:
-                self.counters.cancelled += 1
-                item.drop_checkpoint()
-        self._waiting = left
-        return taken
+    def _leave(self, item: Item) -> None:
+        """Without an answer: it was cancelled, or its time was up before it began."""
+        if item.place.cancelled() or item.place.left:
+            self.counters.cancelled += 1
+            item.drop()
+            if not item.place.cancelled():
+                item.place.set_exception(Unavailable("nobody waits for this request any more"))
+        else:
+            self.counters.expired += 1
+            item.drop()
+            if item.place.set_running_or_notify_cancel():
+                item.place.set_exception(DeadlineExceeded("the deadline passed before the engine came to this request"))
 
-    def _answer(self, items: list[_Item]) -> None:
+    def _answer(self, items: list[Item]) -> None:
         """Run these as one round and hand out what comes; a round that fails is taken apart until the guilty one is alone."""
         started = time.perf_counter()
         try:
@@ -210,10 +225,23 @@ class Dispatcher:
             seconds = time.perf_counter() - started
             self._count(items, result, seconds)
             for item, answer in zip(items, result.results, strict=True):
-                item.drop_checkpoint()
-                item.future.set_result(Done(answer, started - item.arrived, seconds, len(items)))
+                item.seconds += seconds
+                item.together = max(item.together, len(items))
+                item.slices.take(answer)
+                self._next(item)
 
-    def _run(self, items: list[_Item]) -> RoundResult:
+    def _next(self, item: Item) -> None:
+        """Hand out the whole answer, or go on with the next slice when its turn comes."""
+        if (result := item.slices.done) is not None:
+            queued = time.perf_counter() - item.arrived - item.seconds
+            item.drop()
+            item.place.set_result(Done(result, queued, item.seconds, item.together))
+            return
+        with self._wake:
+            item.tokens = max(0, item.tokens - self.slice_tokens)
+            self._line.add(item, again=True)
+
+    def _run(self, items: list[Item]) -> RoundResult:
         round = Round(tuple(i.request for i in items))
         while True:
             try:
@@ -236,20 +264,23 @@ class Dispatcher:
             return TooLong(f"this request needs more memory than the engine has; raise memory_bytes or send less ({full})")
         return Unavailable("the engine's memory is in use by other requests", retry_after=1.0)
 
-    def _fail(self, item: _Item, error: FlideError) -> None:
+    def _fail(self, item: Item, error: FlideError) -> None:
         self.counters.failed += 1
-        item.drop_checkpoint()
-        item.future.set_exception(error)
+        item.drop()
+        item.place.set_exception(error)
 
-    def _count(self, items: list[_Item], result: RoundResult, seconds: float) -> None:
+    def _count(self, items: list[Item], result: RoundResult, seconds: float) -> None:
         c = self.counters
         c.rounds += 1
-        c.requests += len(items)
+        c.requests += sum(i.slices.count == 0 for i in items)
+        c.slices += len(items)
         c.per_round[len(items)] += 1
         c.tokens_computed += result.tokens
         c.tokens_shared += sum(r.shared_tokens for r in result.results)
-        c.tokens_reused += sum(i.request.start for i in items)
+        c.tokens_reused += sum(i.request.start for i in items if i.slices.count == 0)
         c.engine_seconds += seconds
+        with self._wake:
+            self._line.measured(result.tokens, seconds)
 
 
 def _as_ours(error: Exception) -> FlideError:
@@ -259,9 +290,3 @@ def _as_ours(error: Exception) -> FlideError:
         return InternalError(f"the engine refused the request: {error}")
     log.error("the engine failed on a request", exc_info=error)
     return InternalError(f"the engine failed on this request ({type(error).__name__})")
-
-
-def _let_go(future: Future[Done]) -> None:
-    if not future.cancelled() and future.exception() is None:
-        for checkpoint in future.result().result.checkpoints.values():
-            checkpoint.release()

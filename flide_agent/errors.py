@@ -65,6 +65,13 @@ class AuthenticationError(FlideError):
     error_type = "authentication_error"
 
 
+class Forbidden(FlideError):
+    """The key is valid, and not for this."""
+
+    status = 403
+    error_type = "permission_error"
+
+
 class NotFound(FlideError):
     """No such route or no such session."""
 
@@ -121,10 +128,14 @@ class UnsupportedEncoding(FlideError):
 
 
 class Overloaded(FlideError):
-    """The queue is full. Try again after `retry_after` seconds."""
+    """More than the server takes at the moment. Try again after `retry_after` seconds. reason: which limit, for metrics."""
 
     status = 429
     error_type = "rate_limit_error"
+
+    def __init__(self, message: str, *, retry_after: float | None = None, reason: str = "queue") -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.reason = reason
 
 
 class InternalError(FlideError):
@@ -146,9 +157,9 @@ class Unreachable(FlideError):
 
 
 class DeadlineExceeded(FlideError):
-    """Client only: the deadline passed before an answer came."""
+    """The deadline passed before an answer came. On the wire: before the engine began with it, so nothing was computed."""
 
-    status = 0
+    status = 408
     error_type = "deadline_exceeded"
 
 
@@ -169,11 +180,11 @@ class StartError(FlideError):
 BY_TYPE: dict[str, type[FlideError]] = {
     c.error_type: c
     for c in (UnknownModel, AuthenticationError, NotFound, MethodNotAllowed, Conflict, TooLong, BodyTooLarge,
-              UnsupportedEncoding, Overloaded, InternalError, Unavailable)
+              UnsupportedEncoding, Overloaded, InternalError, Unavailable, DeadlineExceeded, Forbidden)
 }  # fmt: skip
 BY_STATUS: dict[int, type[FlideError]] = {
     400: UnknownModel, 401: AuthenticationError, 403: AuthenticationError, 404: NotFound, 405: MethodNotAllowed,
-    409: Conflict, 413: TooLong, 415: UnsupportedEncoding, 429: Overloaded, 503: Unavailable, 529: Overloaded,
+    408: DeadlineExceeded, 409: Conflict, 413: TooLong, 415: UnsupportedEncoding, 429: Overloaded, 503: Unavailable, 529: Overloaded,
 }  # fmt: skip
 
 

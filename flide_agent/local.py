@@ -24,6 +24,7 @@ from flide_agent import asks, views
 from flide_agent.decide import Decider, Served
 from flide_agent.dispatch import Dispatcher
 from flide_agent.errors import StartError
+from flide_agent.inflight import Inflight
 from flide_agent.replies import Reply
 from flide_agent.settings import Settings, default_store
 from flide_agent.wire import Messages, Questions, decide_body, open_body, systemone_body
@@ -31,6 +32,7 @@ from flide_agent.wire import Messages, Questions, decide_body, open_body, system
 if TYPE_CHECKING:
     from flide_engine.engine import Engine
 
+    from flide_agent.prompts import Prompts
     from flide_agent.sessions import Sessions
     from flide_agent.store import CheckpointStore
 
@@ -48,6 +50,7 @@ class Service:
     ) -> None:
         self.settings, self.engine, self.store, self.sessions, self.decider = settings, engine, store, sessions, decider
         self.dispatcher, self.served = decider.dispatcher, decider.served
+        self.inflight = Inflight(settings.max_inflight_bytes)
 
     @classmethod
     def open(cls, settings: Settings) -> Service:
@@ -58,8 +61,6 @@ class Service:
 
         from flide_agent import default_model
         from flide_agent.prompts import PromptError, Prompts
-        from flide_agent.sessions import Sessions
-        from flide_agent.store import CheckpointStore
 
         device = settings.device
         if device == "auto":
@@ -89,19 +90,36 @@ class Service:
             raise StartError(
                 f"model {settings.model!r}: its tokenizer has {prompts.vocab_size} tokens, its weights {engine.info.vocab_size}"
             )
+        released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
+        served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released)
+        return cls.around(settings, engine, prompts, served)
+
+    @classmethod
+    def around(cls, settings: Settings, engine: Engine, prompts: Prompts, served: Served) -> Service:
+        """A service around an engine that is there already. Raises StoreError, StoreBusy."""
+        from flide_agent.sessions import Sessions
+        from flide_agent.store import CheckpointStore
+
         store = CheckpointStore.open(
             settings.store or default_store(), engine, prompts_digest=prompts.digest, disk_bytes=settings.disk_bytes
         )
         for note in store.notes:
             log.info("%s", note)
         try:
-            sessions = Sessions(store, prompts)
+            sessions = Sessions(store, prompts, kept_steps=settings.kept_steps)
         except BaseException:
             store.close()
             raise
-        dispatcher = Dispatcher(engine, store.relieve, settings.max_queue, settings.max_round_tokens)
-        released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
-        served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released)
+        gpu = not engine.info.device.startswith("cpu")
+        dispatcher = Dispatcher(
+            engine,
+            store.relieve,
+            settings.max_queue,
+            settings.max_round_tokens or (8192 if gpu else 1024),
+            slice_tokens=settings.slice_tokens or (4096 if gpu else 256),
+            max_queue_tokens=settings.max_queue_tokens,
+            max_wait=settings.max_wait_seconds,
+        )
         dispatcher.start()
         decider = Decider(served, prompts, store, sessions, dispatcher, settings)
         return cls(settings, engine, store, sessions, decider)
@@ -118,8 +136,12 @@ class Service:
 
     def stats(self) -> dict[str, Any]:
         """Counters since the start."""
-        engine = self.dispatcher.counters.report() | {"waiting": self.dispatcher.waiting}
-        return {"engine": engine, "store": msgspec.to_builtins(self.store.stats())}
+        waiting = {"waiting": self.dispatcher.waiting, "waiting_tokens": self.dispatcher.waiting_tokens}
+        return {
+            "engine": self.dispatcher.counters.report() | waiting,
+            "store": msgspec.to_builtins(self.store.stats()),
+            "admission": {"bytes": self.inflight.bytes, "requests": self.inflight.requests},
+        }
 
     async def close(self) -> None:
         """Finish what waits, write what is unwritten, give the store back."""
@@ -188,7 +210,7 @@ class LocalService:
         return self._service
 
     def _decide(self, ask: asks.Ask) -> Reply:
-        return msgspec.convert(self._wait(self.service.decider.decide(TENANT, ask)), Reply)
+        return msgspec.convert(self._wait(self.service.decider.decide(TENANT, ask)).reply, Reply)
 
     def systemone(
         self, state: Any, questions: Questions, *, model: str | None = None, session: Mapping[str, Any] | None = None

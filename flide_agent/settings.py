@@ -1,14 +1,20 @@
-"""What a service is started with. One Struct; flags, environment and files are ways to fill it."""
+"""What a service is started with: one Struct, and all that is said about its fields. Flags, environment and files fill it
+(`configure.py`); `flide-agent settings` prints it."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 GIB = 1 << 30
 DTYPES = ("auto", "float32", "bfloat16")
+AUTH = ("auto", "on", "off")
+LOG_FORMATS = ("auto", "text", "json")
+BYTES = {"unit": "bytes"}
 
 
 def default_store() -> Path:
@@ -18,55 +24,92 @@ def default_store() -> Path:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes are bytes, times are seconds, tokens are tokens of the served model. Raises ValueError naming the field.
+    """Bytes are bytes, times are seconds, tokens are tokens of the served model. Raises ValueError naming the field."""
 
-    model: "default" (the model in the package), "dummy:SIZE", a directory, or a hub id "org/name".
-    device: "auto" (cuda when there is one), "cpu", "cuda", "cuda:N".
-    dtype: "auto" (float32 on the CPU, bfloat16 on a GPU), "float32", "bfloat16".
-    store: directory of the checkpoint store; None means `default_store()` for a server and a temporary directory, removed
-        at the end, for an in-process service.
-    memory_bytes: device memory for recurrent states and K/V pages. disk_bytes: budget of the store's directory.
-    port: 0 takes a free one.
-    max_queue: requests that may wait for the engine; one more is refused with 429.
-    max_round_tokens: the engine's requests are put into one round up to so many tokens.
-    max_stream: rows of one forward pass; longer rounds run as several passes.
-    max_body_bytes: of a request body after decompression.
-    max_state_tokens, max_question_tokens: 0 means whatever the model's context leaves.
-    max_request_tokens: all branches of one request together.
-    """
-
-    model: str = "default"
-    device: str = "auto"
-    dtype: str = "auto"
-    store: Path | None = None
-    memory_bytes: int = 2 * GIB
-    disk_bytes: int = 16 * GIB
-    host: str = "127.0.0.1"
-    port: int = 8321
-    max_queue: int = 256
-    max_round_tokens: int = 8192
-    max_stream: int = 4096
-    max_body_bytes: int = 32 << 20
-    max_state_tokens: int = 0
-    max_question_tokens: int = 0
-    max_request_tokens: int = 65536
-    max_questions: int = 1024
-    max_candidates: int = 64
-    shutdown_seconds: float = 30.0
+    model: Annotated[str, Meta(description="'default' (in the package), 'dummy:SIZE', a directory, or a hub id")] = "default"
+    device: Annotated[str, Meta(description="auto (cuda when there is one), cpu, cuda or cuda:N")] = "auto"
+    dtype: Annotated[str, Meta(description="auto (float32 on a CPU, bfloat16 on a GPU), float32 or bfloat16")] = "auto"
+    store: Annotated[
+        Path | None,
+        Meta(
+            description="directory of the checkpoint store; unset: the user's state directory for a server, a temporary one in process"
+        ),
+    ] = None
+    memory_bytes: Annotated[
+        int, Meta(description="device memory for recurrent states and K/V pages", extra_json_schema=BYTES)
+    ] = 2 * GIB
+    disk_bytes: Annotated[int, Meta(description="budget of the store's directory", extra_json_schema=BYTES)] = 16 * GIB
+    host: Annotated[str, Meta(description="address to listen on; beyond loopback it needs API keys")] = "127.0.0.1"
+    port: Annotated[int, Meta(description="port to listen on; 0 takes a free one")] = 8321
+    auth: Annotated[
+        str,
+        Meta(description="auto (on when there are API keys; off only on loopback), on, or off (whoever reaches it may use it)"),
+    ] = "auto"
+    keys_file: Annotated[
+        Path | None, Meta(description="API keys, a line each: TENANT sha256:HEX; read again when it changes")
+    ] = None
+    max_queue: Annotated[int, Meta(description="requests that may wait for the engine; one more is refused with 429")] = 256
+    max_queue_tokens: Annotated[int, Meta(description="tokens that may wait for the engine; one request always may")] = 1 << 20
+    max_wait_seconds: Annotated[
+        float, Meta(description="a request is refused with 429 when, at the speed so far, it would wait longer; 0: no limit")
+    ] = 0.0
+    max_inflight_bytes: Annotated[
+        int,
+        Meta(description="bytes of all bodies that are being worked on; one more is refused with 429", extra_json_schema=BYTES),
+    ] = 256 << 20
+    max_round_tokens: Annotated[
+        int, Meta(description="rows up to which waiting requests are put into one round; 0: 1024 on a CPU, 8192 on a GPU")
+    ] = 0
+    slice_tokens: Annotated[
+        int,
+        Meta(
+            description="rows of a longer request that run at once, so that others get in between; 0: 256 on a CPU, 4096 on a GPU"
+        ),
+    ] = 0
+    max_stream: Annotated[int, Meta(description="rows of one forward pass; longer rounds run as several passes")] = 4096
+    max_body_bytes: Annotated[int, Meta(description="of a request body after decompression", extra_json_schema=BYTES)] = (
+        32 << 20
+    )
+    max_state_tokens: Annotated[int, Meta(description="of one state or history; 0: what the model's context leaves")] = 0
+    max_question_tokens: Annotated[int, Meta(description="of one question; 0: what the model's context leaves")] = 0
+    max_request_tokens: Annotated[int, Meta(description="of all questions and candidates of one request together")] = 65536
+    max_questions: Annotated[int, Meta(description="of one request")] = 1024
+    max_options: Annotated[int, Meta(description="of one choice, up to 255")] = 255
+    max_candidates: Annotated[int, Meta(description="of one request")] = 64
+    max_messages: Annotated[int, Meta(description="of one request")] = 20000
+    max_sessions: Annotated[int, Meta(description="of one tenant; opening one more is refused with 429; 0: no limit")] = 0
+    session_seconds: Annotated[
+        float, Meta(description="a session that nobody used for so long is deleted with what only it holds; 0: never")
+    ] = 0.0
+    kept_steps: Annotated[int, Meta(description="newest steps (heads) that a session keeps; older heads are unknown")] = 256
+    deadline_seconds: Annotated[
+        float, Meta(description="of a request that names none; 0: none. Work that could only end later is not begun")
+    ] = 0.0
+    shutdown_seconds: Annotated[float, Meta(description="for what is running when the server is told to stop")] = 30.0
+    log_format: Annotated[str, Meta(description="auto (text on a terminal, else json), text or json")] = "auto"
+    access_log: Annotated[bool, Meta(description="one line a request: route, status, milliseconds, request id, tenant")] = False
+    telemetry: Annotated[
+        bool, Meta(description="OpenTelemetry spans to OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra 'otel'")
+    ] = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype: {self.dtype!r} is none of {', '.join(DTYPES)}")
         if self.device not in ("auto", "cpu", "cuda") and not self.device.startswith("cuda:"):
             raise ValueError(f"device: {self.device!r} is none of auto, cpu, cuda, cuda:N")
+        for name, words in (("dtype", DTYPES), ("auth", AUTH), ("log_format", LOG_FORMATS)):
+            if getattr(self, name) not in words:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is none of {', '.join(words)}")
         if not self.model:
             raise ValueError("model: empty; use 'default', 'dummy:SIZE', a directory or a hub id")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: {self.port} is not in 0..65535")
-        for name in ("memory_bytes", "disk_bytes", "max_queue", "max_round_tokens", "max_stream", "max_body_bytes",
-                     "max_request_tokens", "max_questions", "max_candidates", "shutdown_seconds"):  # fmt: skip
+        if self.max_options > 255:
+            raise ValueError(f"max_options: {self.max_options} is above 255, the most that labels can be told apart")
+        for name in ("memory_bytes", "disk_bytes", "max_queue", "max_queue_tokens", "max_inflight_bytes",
+                     "max_stream", "max_body_bytes", "max_request_tokens", "max_questions", "max_options", "max_candidates",
+                     "max_messages", "kept_steps", "shutdown_seconds"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be above 0, not {getattr(self, name)}")
-        for name in ("max_state_tokens", "max_question_tokens"):
+        for name in ("max_state_tokens", "max_question_tokens", "max_round_tokens", "slice_tokens", "max_wait_seconds", "max_sessions",
+                     "session_seconds", "deadline_seconds"):  # fmt: skip
             if getattr(self, name) < 0:
-                raise ValueError(f"{name}: must be 0 (the model's context) or more, not {getattr(self, name)}")
+                raise ValueError(f"{name}: must be 0 or more, not {getattr(self, name)}")

@@ -25,8 +25,15 @@ def view(info: SessionInfo, *, whole: bool = False) -> dict[str, Any]:
 
 
 async def open_session(decider: Decider, tenant: str, opening: Opening) -> dict[str, Any]:
-    """Open a session, or give back the one that has this id."""
-    work = partial(decider.sessions.open, tenant, opening.id, opening.metadata, opening.tools)
+    """Open a session, or give back the one that has this id. Raises Overloaded when the tenant may have no more."""
+
+    def work() -> SessionInfo:
+        new = decider.retention.check_opening(tenant, opening.id)
+        info = decider.sessions.open(tenant, opening.id, opening.metadata, opening.tools)
+        if new:
+            decider.retention.opened(tenant)
+        return info
+
     if opening.id is None:
         return view(await decider.in_thread(work))
     async with decider.session_lock(tenant, opening.id):
@@ -45,9 +52,16 @@ async def session(decider: Decider, tenant: str, session: str) -> dict[str, Any]
 
 
 async def fork(decider: Decider, tenant: str, session: str, opening: Opening) -> dict[str, Any]:
-    """A second session with everything that this one has. Raises NotFound, Conflict when its id is taken."""
+    """A second session with everything that this one has. Raises NotFound, Conflict when its id is taken, Overloaded."""
+
+    def work() -> SessionInfo:
+        decider.retention.check(tenant)
+        info = decider.sessions.fork(tenant, session, opening.id, opening.metadata)
+        decider.retention.opened(tenant)
+        return info
+
     async with decider.session_lock(tenant, check_session_id(session)):
-        return view(await decider.in_thread(partial(decider.sessions.fork, tenant, session, opening.id, opening.metadata)))
+        return view(await decider.in_thread(work))
 
 
 async def delete(decider: Decider, tenant: str, session: str) -> dict[str, Any]:
@@ -57,4 +71,5 @@ async def delete(decider: Decider, tenant: str, session: str) -> dict[str, Any]:
             gone = await decider.in_thread(partial(decider.sessions.delete, tenant, session))
         except StoreError as e:  # it is gone from memory, and its files may still be there
             raise Unavailable(e.message, retry_after=10.0) from e
+    decider.retention.deleted(tenant)
     return {"id": session, "deleted": True, "checkpoints": gone}

@@ -18,22 +18,46 @@ from litestar.exceptions import (
 )
 from litestar.types import ExceptionHandlersMap
 
-from flide_agent.errors import BodyTooLarge, FlideError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from flide_agent.errors import (
+    AuthenticationError,
+    BodyTooLarge,
+    FlideError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+)
 
 log = logging.getLogger("flide_agent.api")
 
 
-def reply(error: FlideError, headers: dict[str, str] | None = None) -> Response[bytes]:
-    """The response for one of our errors."""
-    headers = dict(headers or {})
+OPENAI_ROUTE = "/v1/decisions"
+
+
+def encoded(error: FlideError, path: str = "") -> tuple[int, dict[str, str], bytes]:
+    """(status, headers of its own, body) of one of our errors. Clients of OpenAI's shape read `error`, beside `detail`."""
+    headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
-    body = msgspec.json.encode({"detail": error.detail()})
-    return Response(body, status_code=error.status or 500, headers=headers, media_type=MediaType.JSON)
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    body: dict[str, Any] = {"detail": error.detail()}
+    if path == OPENAI_ROUTE:
+        body["error"] = {"message": error.message, "type": error.error_type, "param": None, "code": None}
+    return error.status or 500, headers, msgspec.json.encode(body)
 
 
-def on_ours(_: Request[Any, Any, Any], error: FlideError) -> Response[bytes]:
-    return reply(error)
+def reply(request: Request[Any, Any, Any], error: FlideError, headers: dict[str, str] | None = None) -> Response[bytes]:
+    """The response for one of our errors."""
+    status, own, body = encoded(error, request.scope["path"])
+    return Response(body, status_code=status, headers={**(headers or {}), **own}, media_type=MediaType.JSON)
+
+
+def on_ours(request: Request[Any, Any, Any], error: FlideError) -> Response[bytes]:
+    if isinstance(error, Overloaded):
+        request.app.state.metrics.refused.labels(error.reason).inc()
+    return reply(request, error)
 
 
 def on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
@@ -41,22 +65,22 @@ def on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[b
     headers = dict(error.headers or {})
     match error:
         case NotFoundException():
-            return reply(NotFound(f"no such route: {request.url.path}"), headers)
+            return reply(request, NotFound(f"no such route: {request.url.path}"), headers)
         case MethodNotAllowedException():
-            return reply(MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}"), headers)
+            return reply(request, MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}"), headers)
         case ValidationException() | SerializationException():
-            return reply(InvalidRequest.at((), error.detail))
+            return reply(request, InvalidRequest.at((), error.detail))
         case ClientException() if error.status_code == 413:
-            return reply(BodyTooLarge(error.detail))
+            return reply(request, BodyTooLarge(error.detail))
     if error.status_code < 500:
-        return reply(InvalidRequest.at((), error.detail))
+        return reply(request, InvalidRequest.at((), error.detail))
     return on_fault(request, error)
 
 
 def on_fault(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """A fault of ours. The traceback goes to the log, the caller learns that it was not his."""
     log.error("%s failed", request.method, exc_info=error)
-    return reply(InternalError(f"the server failed on this request ({type(error).__name__})"))
+    return reply(request, InternalError(f"the server failed on this request ({type(error).__name__})"))
 
 
 HANDLERS: ExceptionHandlersMap = {

@@ -1,8 +1,9 @@
-"""The handlers. Each reads a body, calls one thing and answers; what they all share stands in `_body` and `_json`."""
+"""The handlers of decisions and sessions. Each reads a body, calls one thing and answers; what they share stands first."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
@@ -10,83 +11,124 @@ from typing import Any
 import msgspec
 from litestar import MediaType, Request, Response, delete, get, post
 from litestar.datastructures import State
+from litestar.response import Stream
 
 from flide_agent import asks, views
 from flide_agent.api import body as bodies
-from flide_agent.api.probe import probe
-from flide_agent.errors import FlideError, InvalidRequest
-from flide_agent.local import TENANT, Service
+from flide_agent.api import call as calls
+from flide_agent.api import streams
+from flide_agent.decide import Decision
+from flide_agent.decisions import parse_decisions, render
+from flide_agent.errors import InvalidRequest, Overloaded
+from flide_agent.events import Feed
+from flide_agent.local import Service
 
 Call = Request[Any, Any, State]
 Json = Response[bytes]
+INLINE_BYTES = 16 << 10
+"""Bodies up to this size are decoded and checked where they arrive; the canonical form of a long history is work for a thread."""
 
 
-def _json(value: Any, status: int = 200) -> Json:
+def json_reply(value: Any, status: int = 200) -> Json:
     return Response(msgspec.json.encode(value), status_code=status, media_type=MediaType.JSON)
 
 
-def _service(call: Call) -> Service:
-    service: Service = call.app.state.service
+def service_of(request: Call) -> Service:
+    service: Service = request.app.state.service
     return service
 
 
-async def _body(call: Call, *, empty: Any = b"") -> Any:
+def _feed(request: Call) -> Feed:
+    feed: Feed = request.app.state.feed
+    return feed
+
+
+def _tenant(request: Call) -> str:
+    return calls.of(request.scope).tenant
+
+
+async def _raw(request: Call) -> tuple[bytes, str]:
+    """(bytes of the body, its Content-Encoding)."""
+    raw = await bodies.read(request.stream(), service_of(request).settings.max_body_bytes)
+    call = calls.of(request.scope)
+    if call.share is not None and len(raw) > call.share.size:  # a body that did not say how long it is
+        call.share.grow(len(raw) - call.share.size)
+    return raw, request.headers.get("content-encoding", "")
+
+
+def _decoded(request: Call, raw: bytes, encoding: str) -> Any:
+    return bodies.decode(bodies.decompress(raw, encoding, service_of(request).settings.max_body_bytes))
+
+
+async def _body(request: Call, *, empty: Any = b"") -> Any:
     """The JSON of the request. empty: what an empty body stands for, if anything."""
-    service = _service(call)
-    cap = service.settings.max_body_bytes
-    raw = await bodies.read(call.stream(), cap)
+    raw, encoding = await _raw(request)
     if not raw and empty != b"":
         return empty
-    encoding = call.headers.get("content-encoding", "")
-    if len(raw) < 4096 and not encoding:
+    if len(raw) < INLINE_BYTES and not encoding:
         return bodies.decode(raw)
-    return await service.decider.in_thread(lambda: bodies.decode(bodies.decompress(raw, encoding, cap)))
+    return await service_of(request).decider.in_thread(lambda: _decoded(request, raw, encoding))
 
 
-class Gone(FlideError):
-    """Nobody is left to read the answer."""
-
-    status = 499
-    error_type = "client_closed_request"
-
-
-async def _while_connected(call: Call, work: Coroutine[Any, Any, Any]) -> Any:
+async def _while_connected(request: Call, work: Coroutine[Any, Any, Any]) -> Any:
     """Run `work`; a client that hangs up cancels it, which frees its place in the engine's line."""
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(call))
+    gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Gone("the client hung up")
+            raise calls.Gone("the client hung up")
         return task.result()
     finally:
-        for each in (task, gone):
+        pending = [each for each in (task, gone) if not each.done()]
+        for each in pending:
             each.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
 
 
-async def _disconnected(call: Call) -> None:
-    while (await call.receive())["type"] != "http.disconnect":
+async def _disconnected(request: Call) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _answer(call: Call, parse: Callable[[Any], asks.Ask]) -> Json:
-    raw = await _body(call)
-    service = _service(call)
-    # Small requests are read here; the canonical form of a long history is work for a thread.
-    ask = await service.decider.in_thread(lambda: parse(raw))
-    return _json(await _while_connected(call, service.decider.decide(TENANT, ask)))
+async def _decide(request: Call, parse: Callable[[Any], asks.Ask]) -> Decision:
+    """Room first, then the body: a request that would be refused costs nothing."""
+    service, call = service_of(request), calls.of(request.scope)
+    service.dispatcher.check()
+    raw, encoding = await _raw(request)
+    if len(raw) < INLINE_BYTES and not encoding:
+        ask = parse(bodies.decode(raw))
+    else:
+        ask = await service.decider.in_thread(lambda: parse(_decoded(request, raw, encoding)))
+    if call.deadline:
+        ask = dataclasses.replace(ask, deadline=call.deadline)
+    decision: Decision = await _while_connected(request, service.decider.decide(call.tenant, ask))
+    return decision
 
 
 @post("/v1/systemone", status_code=200)
 async def systemone(request: Call) -> Json:
-    return await _answer(request, lambda raw: asks.parse_systemone(raw, _service(request).settings))
+    settings = service_of(request).settings
+    return json_reply((await _decide(request, lambda raw: asks.parse_systemone(raw, settings))).reply)
+
+
+@post("/v1/decisions", status_code=200)
+async def decisions(request: Call) -> Json:
+    """The OpenAI shape."""
+    settings, asked = service_of(request).settings, []
+
+    def parse(raw: Any) -> asks.Ask:
+        ask, questions = parse_decisions(raw, settings)
+        asked.extend(questions)
+        return ask
+
+    return json_reply(render(await _decide(request, parse), asked))
 
 
 @get("/v1/models")
 async def models(request: Call) -> Json:
     """Both list shapes in one body: TypeSafe's `models` and OpenAI's `object` and `data`."""
-    served = _service(request).served
+    served = service_of(request).served
     about = "Typed decisions about text and agent histories. Also answers to jev-latest."
     if served.untrained:
         about += " Untrained: its weights are random, so its answers mean nothing."
@@ -94,36 +136,67 @@ async def models(request: Call) -> Json:
     entry = {"name": served.name, "description": about, "release_date": released.isoformat(), "x_untrained": served.untrained}
     created = int(datetime(released.year, released.month, released.day, tzinfo=UTC).timestamp())
     data = {"id": served.name, "object": "model", "created": created, "owned_by": "flide-agent"}
-    return _json({"models": [entry], "object": "list", "data": [data]})
+    return json_reply({"models": [entry], "object": "list", "data": [data]})
 
 
 @post("/v1/sessions", status_code=201)
 async def open_session(request: Call) -> Json:
     opening = asks.parse_opening(await _body(request, empty={}))
-    return _json(await views.open_session(_service(request).decider, TENANT, opening), 201)
+    return json_reply(await views.open_session(service_of(request).decider, _tenant(request), opening), 201)
+
+
+def _number(request: Call, name: str, default: int, low: int, high: int) -> int:
+    """A number of the query. Raises InvalidRequest."""
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdecimal()) or not low <= int(text[:20]) <= high:
+        message = f"{name} is a number in {low}..{high}"
+        raise InvalidRequest([{"loc": ["query", name], "msg": message, "type": "int_parsing"}])
+    return int(text)
 
 
 @get("/v1/sessions")
 async def list_sessions(request: Call) -> Json:
-    limit = request.query_params.get("limit", "100")
-    if not limit.isdecimal() or not 1 <= int(limit) <= 1000:
-        raise InvalidRequest([{"loc": ["query", "limit"], "msg": "limit is a number in 1..1000", "type": "int_parsing"}])
-    return _json(await views.page(_service(request).decider, TENANT, int(limit), request.query_params.get("cursor")))
+    limit = _number(request, "limit", 100, 1, 1000)
+    cursor = request.query_params.get("cursor")
+    return json_reply(await views.page(service_of(request).decider, _tenant(request), limit, cursor))
 
 
 @post("/v1/sessions/{session:str}/decide", status_code=200)
 async def decide(request: Call, session: str) -> Json:
-    return await _answer(request, lambda raw: asks.parse_decide(raw, session, _service(request).settings))
+    settings = service_of(request).settings
+    return json_reply((await _decide(request, lambda raw: asks.parse_decide(raw, session, settings))).reply)
+
+
+@post("/v1/sessions/{session:str}/prefetch", status_code=200)
+async def prefetch(request: Call, session: str) -> Json:
+    service, raw = service_of(request), await _body(request)
+    ask = asks.parse_prefetch(raw, session, service.settings)
+    return json_reply(await service.decider.prefetch(_tenant(request), ask))
+
+
+@get("/v1/sessions/{session:str}/events")
+async def events(request: Call, session: str) -> Stream:
+    """Server-sent events; `Last-Event-ID`, or `after`, is where to go on."""
+    service, feed = service_of(request), _feed(request)
+    last = request.headers.get("last-event-id", "")
+    after = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else _number(request, "after", 0, 0, 1 << 53)
+    await views.session(service.decider, _tenant(request), session)  # 404 before the stream begins
+    if feed.watchers >= streams.MOST_WATCHERS:
+        raise Overloaded(f"{feed.watchers} streams are open", retry_after=10.0, reason="streams")
+    source = streams.follow(service, feed, _tenant(request), session, after)
+    return Stream(source, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
 @get("/v1/sessions/{session:str}")
 async def get_session(request: Call, session: str) -> Json:
-    return _json(await views.session(_service(request).decider, TENANT, session))
+    return json_reply(await views.session(service_of(request).decider, _tenant(request), session))
 
 
 @delete("/v1/sessions/{session:str}", status_code=200)
 async def delete_session(request: Call, session: str) -> Json:
-    return _json(await views.delete(_service(request).decider, TENANT, session))
+    gone = await views.delete(service_of(request).decider, _tenant(request), session)
+    _feed(request).forget(_tenant(request), session)
+    return json_reply(gone)
 
 
 @post("/v1/sessions/{session:str}/fork", status_code=201)
@@ -131,33 +204,9 @@ async def fork_session(request: Call, session: str) -> Json:
     opening = asks.parse_opening(await _body(request, empty={}))
     if opening.tools is not None:
         raise InvalidRequest.at(("tools",), "a fork has the tools of the session that it comes from", "extra_forbidden")
-    return _json(await views.fork(_service(request).decider, TENANT, session, opening), 201)
-
-
-@get("/health")
-async def health() -> Json:
-    """The process answers; says nothing about the model."""
-    return _json({"status": "ok"})
-
-
-@get("/ready")
-async def ready(request: Call) -> Json:
-    """Whether a decision would be answered now: the self-test's report, the store's mode, and a probe through the engine."""
-    service = _service(request)
-    report = {"model": service.served.name, "untrained": service.served.untrained, **service.report()}
-    try:
-        report["probe_ms"] = await probe(service)
-    except FlideError as e:
-        return _json({"ready": False, "reason": e.message, **report}, 503)
-    return _json({"ready": True, **report})
-
-
-@get("/v1/stats")
-async def stats(request: Call) -> Json:
-    """Counters since the start: rounds, requests in a round, tokens computed and reused; the store's."""
-    return _json(_service(request).stats())
+    return json_reply(await views.fork(service_of(request).decider, _tenant(request), session, opening), 201)
 
 
 ROUTES = [
-    systemone, models, open_session, list_sessions, decide, get_session, delete_session, fork_session, health, ready, stats,
+    systemone, decisions, models, open_session, list_sessions, decide, prefetch, events, get_session, delete_session, fork_session,
 ]  # fmt: skip

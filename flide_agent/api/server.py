@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import ipaddress
 import os
 import signal
 import socket
@@ -11,21 +11,29 @@ from pathlib import Path
 
 import uvicorn
 
+from flide_agent import logs
 from flide_agent.api.app import make_app
+from flide_agent.api.gate import Gate
 from flide_agent.errors import StartError
+from flide_agent.keys import ENVIRONMENT, Keys
 from flide_agent.local import Service
 from flide_agent.settings import Settings
 
 
 class _Server(uvicorn.Server):
-    """Prints one line when it accepts connections."""
+    """Prints one line when it accepts connections; lets streams end when it is told to stop."""
 
     line = ""
+    gate: Gate
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             print(self.line, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.gate.feed.close()
+        await super().shutdown(sockets)
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -55,29 +63,62 @@ def serve(settings: Settings) -> None:
 
     Raises StartError (unknown model, store in use, port taken) before anything is served.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logs.start(settings.log_format)
+    keys = keys_of(settings)
     bound = listen(settings)
     # uvicorn raises the signal that stopped it once more at its end; ours is an orderly end with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_before_serving)
     try:
         service = Service.open(settings)
+        gate = make_app(service, keys)
         config = uvicorn.Config(
-            make_app(service),
+            gate,
+            log_config=None,
             log_level="warning",
             access_log=False,
             lifespan="on",
             timeout_graceful_shutdown=int(settings.shutdown_seconds),
         )
         server = _Server(config)
+        server.gate = gate
         about = f"model {service.served.name}{', untrained' if service.served.untrained else ''}"
         server.line = f"flide-agent serves on {url_of(bound)} ({about}, {service.engine.info.device})"
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
+        # Threads that render and the loop take turns at the interpreter; with the default of 5 ms each turn costs a request that.
+        sys.setswitchinterval(0.0005)
         server.run(sockets=[bound])
     finally:
         bound.close()
+
+
+def keys_of(settings: Settings) -> Keys | None:
+    """The keys that clients need, None when they need none. Raises StartError when that would let strangers in."""
+    environment = os.environ.get(ENVIRONMENT, "")
+    given = settings.keys_file is not None or bool(environment)
+    if settings.auth == "off":
+        if given:
+            raise StartError("auth is off and there are API keys: they would not be asked for; take one of the two away")
+        return None
+    if given or settings.auth == "on":
+        return Keys(settings.keys_file, environment)
+    if not is_loopback(settings.host):
+        raise StartError(
+            f"host {settings.host} can be reached from elsewhere and there are no API keys: give keys_file or {ENVIRONMENT} "
+            "(see `flide-agent keys new`), or say auth=off"
+        )
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _stop_before_serving(*_: object) -> None:

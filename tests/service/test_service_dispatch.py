@@ -15,7 +15,7 @@ from flide_engine.memory import PoolFull
 from flide_engine.segments import Readout, Request, RequestError, Round, Segment
 
 from flide_agent.dispatch import Dispatcher
-from flide_agent.errors import InternalError, Overloaded, TooLong, Unavailable
+from flide_agent.errors import DeadlineExceeded, InternalError, Overloaded, TooLong, Unavailable
 
 
 class FakeCheckpoint:
@@ -73,7 +73,7 @@ def request(name: int, tokens: int = 64, checkpoint: FakeCheckpoint | None = Non
     return Request((Segment(ids, readouts=(Readout(0, (1,)),)),), checkpoint=checkpoint)
 
 
-def dispatcher(engine: FakeEngine, relieve: Callable[[PoolFull], bool] = lambda _: False, **limits: int) -> Dispatcher:
+def dispatcher(engine: FakeEngine, relieve: Callable[[PoolFull], bool] = lambda _: False, **limits: float) -> Dispatcher:
     d = Dispatcher(engine, relieve, **limits)  # type: ignore[arg-type]
     d.start()
     return d
@@ -128,6 +128,62 @@ def test_full_line_is_refused_with_a_time() -> None:
         f.result(5)
     d.close(5)
     assert d.counters.refused == 1
+
+
+def test_tokens_that_wait_are_bounded_and_one_request_always_may() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    d = dispatcher(engine, max_queue_tokens=200)
+    waiting = [d.enqueue(request(0))]
+    engine.started.acquire()
+    waiting += [d.enqueue(request(1, 300))]
+    with pytest.raises(Overloaded, match="300 tokens wait") as refused:
+        d.enqueue(request(2, 1))
+    assert refused.value.reason == "tokens"
+    engine.gate.set()
+    for f in waiting:
+        f.result(5)
+    d.close(5)
+
+
+def test_who_would_wait_too_long_is_refused() -> None:
+    engine = FakeEngine(lambda _: time.sleep(0.1))
+    d = dispatcher(engine, max_wait=0.15)
+    d.enqueue(request(0)).result(5)
+    engine.gate.clear()
+    waiting = [d.enqueue(request(1))]
+    while len(engine.rounds) < 2:
+        time.sleep(0.001)
+    waiting += [d.enqueue(request(2))]
+    with pytest.raises(Overloaded, match="would wait about") as refused:
+        d.check()
+    assert refused.value.reason == "wait"
+    engine.gate.set()
+    for f in waiting:
+        f.result(5)
+    d.check()
+    d.close(5)
+
+
+def test_a_deadline_that_passes_in_the_line_ends_the_wait() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    d = dispatcher(engine)
+    first = d.enqueue(request(0))
+    engine.started.acquire()
+    held = FakeCheckpoint()
+    late = d.enqueue(request(1, checkpoint=held), deadline=time.perf_counter() + 0.01)
+    in_time = d.enqueue(request(2), deadline=time.perf_counter() + 60)
+    time.sleep(0.02)
+    engine.gate.set()
+    with pytest.raises(DeadlineExceeded):
+        late.result(5)
+    assert in_time.result(5).result.logits[0][0][0] == 2
+    first.result(5)
+    assert engine.rounds == [[0], [2]], "nothing was computed for it"
+    assert held.refs == 1
+    assert d.counters.expired == 1
+    d.close(5)
 
 
 def test_a_failing_request_does_not_take_others_with_it() -> None:

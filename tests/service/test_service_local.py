@@ -63,7 +63,7 @@ MISTAKES: list[tuple[type[FlideError], Call]] = [
     (InvalidRequest, lambda s: s.decide("a/b", messages=MESSAGES, questions=NOUL)),
     (InvalidRequest, lambda s: s.decide("x", messages=[{"role": 1}], questions=NOUL)),
     (UnknownModel, lambda s: s.systemone("s", NOUL, model="other")),
-    (TooLong, lambda s: s.systemone("word " * 60_000, NOUL)),
+    (TooLong, lambda s: s.systemone("word " * 140_000, NOUL)),
     (NotFound, lambda s: s.session("nobody")),
     (NotFound, lambda s: s.delete("nobody")),
     (HeadConflict, lambda s: s.decide("nobody", append=MESSAGES, head="h", questions=NOUL)),

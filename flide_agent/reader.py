@@ -1,0 +1,88 @@
+"""From a request's content to its tokens, within the limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flide_engine.segments import Tokens
+
+from flide_agent.asks import Ask
+from flide_agent.errors import InvalidRequest, TooLong
+from flide_agent.messages import InputError, InputErrors
+from flide_agent.questions import Question
+from flide_agent.reading import Branches, Reading
+from flide_agent.retention import Retention
+from flide_agent.settings import Settings
+
+if TYPE_CHECKING:
+    from flide_agent.prompts import Branch, Prompts
+    from flide_agent.sessions import Sessions
+
+
+class Reader:
+    """Thread-safe. context: tokens that one trunk with one branch may have."""
+
+    def __init__(self, prompts: Prompts, sessions: Sessions, retention: Retention, context: int, settings: Settings) -> None:
+        self.prompts, self.sessions, self.retention = prompts, sessions, retention
+        self.context, self.settings = context, settings
+
+    def read(self, tenant: str, ask: Ask) -> Reading:
+        """Tokens of everything. Raises InvalidRequest, HeadConflict, TooLong."""
+        try:
+            branches = self._branches(ask.questions)
+            if ask.session is None:
+                trunk = self.prompts.state(ask.state)
+                escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
+                reading = Reading(trunk.tokens, trunk.saves, self.sessions.share_key(tenant), escaped, (), branches)
+            else:
+                reading = self._read_step(tenant, ask.session, ask, branches)
+        except (InputError, InputErrors) as e:
+            raise InvalidRequest(e.details()) from e
+        except RecursionError as e:
+            raise InvalidRequest.at((), "the JSON is nested too deeply", "json_invalid") from e
+        self._check_lengths(reading)
+        return reading
+
+    def _read_step(self, tenant: str, session: str, ask: Ask, branches: Branches) -> Reading:
+        step = self.sessions.begin(tenant, session, messages=ask.messages, append=ask.append, head=ask.head, tools=ask.tools)
+        if step.opens:
+            self.retention.check(tenant)
+        candidates: list[tuple[str, Tokens]] = []
+        escaped = step.escaped or any(b.escaped for _, _, b in branches)
+        if ask.candidates and not self.prompts.incremental:
+            # Its blocks cannot be tokenised apart from the history, so a candidate would not read as it does in the history.
+            raise InvalidRequest.at(("x_candidates",), f"this model's tokenizer allows no candidates: {self.prompts.reason}")
+        for key, messages in ask.candidates.items():
+            blocks = [self.prompts.message(step.messages + i, m) for i, m in enumerate(messages, 1)]
+            candidates.append((key, np.concatenate([b.tokens for b in blocks]).astype(np.int32)))
+            escaped = escaped or any(b.escaped for b in blocks)
+        return Reading(step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step)
+
+    def _branches(self, questions: dict[str, Question]) -> Branches:
+        faults: list[dict[str, Any]] = []
+        branches: list[tuple[str, Question, Branch]] = []
+        for key, question in questions.items():
+            try:
+                branches.append((key, question, self.prompts.question(question)))
+            except InputError as e:  # its loc starts at the question
+                faults.append(e.detail() | {"loc": ["body", "questions", key, *e.loc]})
+        if faults:
+            raise InvalidRequest(faults)
+        return tuple(branches)
+
+    def _check_lengths(self, reading: Reading) -> None:
+        """Raises TooLong, naming what is too long and by how much. Nothing is ever cut."""
+        s, trunk = self.settings, len(reading.tokens)
+        if s.max_state_tokens and trunk > s.max_state_tokens:
+            raise TooLong(f"the state has {trunk} tokens; this server takes {s.max_state_tokens}")
+        longest, name = max(((len(b.tokens), key) for key, _, b in reading.branches), default=(0, ""))
+        if s.max_question_tokens and longest > s.max_question_tokens:
+            raise TooLong(f"question {name!r} has {longest} tokens; this server takes {s.max_question_tokens}")
+        between = max((len(t) for _, t in reading.candidates), default=0)
+        if (whole := trunk + between + longest) > self.context:
+            raise TooLong(f"state and question {name!r} have {whole} tokens; the model reads {self.context}")
+        if reading.branch_tokens > s.max_request_tokens:
+            raise TooLong(
+                f"the questions have {reading.branch_tokens} tokens together; this server takes {s.max_request_tokens}"
+            )
