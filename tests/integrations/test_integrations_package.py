@@ -60,10 +60,9 @@ print(json.dumps({{"s": time.perf_counter() - start, "bad": [m for m in ("torch"
 
 
 @pytest.mark.parametrize("more", ["", "from langchain_flide import FlideDecisionModel, FlideDecider"])
-def test_import_is_quick_and_light(more: str) -> None:
-    found = min((imported(TIMED.format(more=more)) for _ in range(3)), key=lambda f: float(f["s"]))
-    assert found["bad"] == []
-    assert found["s"] < 0.5
+def test_import_is_light(more: str) -> None:
+    """How long it takes is a bar, below: a busy machine must not fail this one."""
+    assert imported(TIMED.format(more=more))["bad"] == []
 
 
 @pytest.mark.bars

@@ -1,14 +1,9 @@
-"""Kernel tests run on the GPU where there is one, and in triton's interpreter (float32) elsewhere."""
+"""Kernel tests run on the GPU where there is one, and in triton's interpreter (float32) elsewhere; tests/conftest.py turns it on."""
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is declared, so before any of them is imported
 
 pytest.importorskip("triton")
 
