@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from conftest import sharp_engine
 from flide_engine.engine import Engine, RoundResult
 from flide_engine.segments import Round
 from forests import random_forest, softmax
 from oracle import Oracle
+from sharp import sharp_engine
 
 MODELS = ["dummy:tiny", "dummy:tiny6"]
 AGAINST_FLOAT64, AGAINST_TRANSFORMERS, FLOAT64_AGAINST_TRANSFORMERS = 1e-5, 2e-5, 1e-7

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import sharp_engine
 from flide_engine.engine import Engine
 from flide_engine.memory import PoolFull, TransferError
 from flide_engine.segments import Kind, Readout, Request, RequestError, Round, Segment
 from forests import random_forest
+from sharp import sharp_engine
 
 
 def request(rng: np.random.Generator, n: int, saves: tuple[int, ...] = ()) -> Request:
