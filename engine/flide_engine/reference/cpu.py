@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +32,16 @@ class Done:
         return self.logits
 
 
+def processor() -> str:
+    """The processor's model: libraries choose the code of their products by it, also among processors of one capability."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part", "CPU implementer")))
+    return " ".join(dict.fromkeys(names)) or platform.machine()
+
+
 class CpuForward:
     """Runs each plan at once, on the calling thread (torch may use more threads inside a product)."""
 
@@ -37,7 +49,8 @@ class CpuForward:
         self._model, self._memory = model, memory
         self._products = Products()
         self._rotary = Rotary(model.config, memory.dtype)
-        self.numerics = f"reference-{NUMERICS_VERSION}/torch-{torch.__version__}/{torch.backends.cpu.get_cpu_capability()}"
+        capability = torch.backends.cpu.get_cpu_capability()
+        self.numerics = f"reference-{NUMERICS_VERSION}/torch-{torch.__version__}/{capability}/{processor()}"
 
     def self_test(self) -> SelfTest:
         return check_products(self._model, self._products)
