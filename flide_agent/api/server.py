@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -58,10 +59,11 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, open_service: Callable[[Settings], Service] = Service.open) -> None:
     """Run until SIGTERM or SIGINT; then stop accepting, finish what runs, write the store, return.
 
-    Raises StartError (unknown model, store in use, port taken) before anything is served.
+    open_service: makes the service; another one for measurements without a model. Raises StartError (unknown model, store in
+    use, port taken) before anything is served.
     """
     logs.start(settings.log_format)
     keys = keys_of(settings)
@@ -70,7 +72,7 @@ def serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_before_serving)
     try:
-        service = Service.open(settings)
+        service = open_service(settings)
         gate = make_app(service, keys)
         config = uvicorn.Config(
             gate,
