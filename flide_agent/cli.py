@@ -11,6 +11,9 @@ try:
 except ImportError:  # the base install is the client alone
     raise SystemExit("flide-agent: the commands need the extra 'serve': pip install 'flide-agent[serve]'") from None
 
+from flide_agent.cache.command import app as cache_app
+from flide_agent.replay.options import register as register_replay
+
 if TYPE_CHECKING:
     from flide_agent.settings import Settings
 
@@ -37,19 +40,6 @@ def size(text: str, option: str) -> int:
         return read_size(text)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint=option) from None
-
-
-def steps_range(text: str) -> tuple[int, int | None]:
-    """First and last step of "7", "5-20", "5-" or "-20". Raises typer.BadParameter."""
-    first, dash, last = text.partition("-")
-    try:
-        low = int(first) if first.strip() else 1
-        high = (int(last) if last.strip() else None) if dash else low
-    except ValueError:
-        low, high = 0, 0
-    if not text.strip() or low < 1 or (high is not None and high < low):
-        raise typer.BadParameter(f"{text!r} is no range of steps; write 7, 5-20, 5- or -20", param_hint="--steps")
-    return low, high
 
 
 def settings(**given: Any) -> Settings:
@@ -131,44 +121,7 @@ def serve(
         _fail(e.message)
 
 
-@app.command()
-def replay(
-    files: Annotated[list[Path], typer.Argument(help="Trajectories: SWE-agent .traj, nebius rows, chat messages.")],
-    url: Annotated[str | None, typer.Option(help="Ask this server instead of a service in this process.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar="FLIDE_API_KEY", help="Key for --url.", show_envvar=True)] = None,
-    model: Model = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    store: Annotated[Path | None, typer.Option(help="Folder of the checkpoint store; a temporary one otherwise.")] = None,
-    memory: Memory = None,
-    disk: Disk = None,
-    questions: Annotated[Path | None, typer.Option(help="JSON file of id -> question; five default ones otherwise.")] = None,
-    mode: Annotated[str, typer.Option(help="as-sent: the prompts that were recorded; raw: the whole history.")] = "as-sent",
-    limit: Annotated[int | None, typer.Option(min=1, help="Replay at most so many runs.")] = None,
-    steps: Annotated[str | None, typer.Option(help="Steps to ask about: 7, 5-20, 5- or -20.")] = None,
-    json_: Annotated[str | None, typer.Option("--json", help="Write every decision as a line of JSON; - is stdout.")] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the sessions in the service or store.")] = False,
-) -> None:
-    """Walk recorded agent runs step by step and ask questions before each decision.
-
-    Exit codes: 0 all was replayed; 1 a file, a row or a step could not be, the others were; 2 wrong options or questions;
-    3 no service, or it went away; 130 interrupted.
-    """
-    from flide_agent.replay import reading
-    from flide_agent.replay.command import Options, run
-
-    if mode not in reading.MODES:
-        raise typer.BadParameter(f"{mode!r} is none of {', '.join(reading.MODES)}", param_hint="--mode")
-    local = {"model": model, "device": device, "dtype": dtype, "store": store, "memory": memory, "disk": disk}
-    if url is not None:
-        both = [f"--{name}" for name, value in local.items() if value is not None]
-        if both:
-            raise typer.BadParameter(f"goes with a service in this process, not with {', '.join(both)}", param_hint="--url")
-    chosen = settings(**local)
-    wanted = steps_range(steps) if steps is not None else (1, None)
-    raise typer.Exit(
-        run(Options(files, chosen, url, api_key, questions, mode, limit, wanted, json_, keep)),
-    )
+register_replay(app, settings)
 
 
 @app.command()
@@ -233,6 +186,7 @@ def show_settings(
         print(f"{name} = {value}\n    {about}")
 
 
+app.add_typer(cache_app, name="cache")
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 

@@ -221,6 +221,8 @@ class Decider:
         except BaseException:
             _release(done)
             raise
+        if done.together == 1:  # the seconds of a round with others are not this request's own
+            self.store.costs.computed(done.result.computed_tokens, done.seconds)
         checkpoints = {position: c for (_, position), c in sorted(done.result.checkpoints.items())}
         if (step := reading.step) is not None:
             self.sessions.commit(step, checkpoints, m=m)

@@ -79,10 +79,28 @@ def encode(record: SessionRecord | StepRecord) -> bytes:
 
 def encode_block(block: Block) -> bytes:
     tokens = np.ascontiguousarray(block.tokens, "<u4").tobytes()
-    record = BlockRecord(
-        block.parent, block.digest, tokens, block.escaped, block.system, block.message, block.tools, 0
-    )  # fmt: skip
-    return _encoder.encode(msgspec.structs.replace(record, crc=zlib.crc32(_encoder.encode(record))))
+    return sealed(BlockRecord(block.parent, block.digest, tokens, block.escaped, block.system, block.message, block.tools, 0))
+
+
+def sealed(record: BlockRecord) -> bytes:
+    """The record with its checksum."""
+    bare = _encoder.encode(msgspec.structs.replace(record, crc=0))
+    return _encoder.encode(msgspec.structs.replace(record, crc=zlib.crc32(bare)))
+
+
+def checked_block(own: bytes, value: bytes) -> BlockRecord | None:
+    """A block's record, None when its checksum or id is wrong. own: its id."""
+    record: BlockRecord | None = _decoded(_block, value)
+    if record is None or zlib.crc32(_encoder.encode(msgspec.structs.replace(record, crc=0))) != record.crc:
+        return None
+    if record.parent and next_id(record.parent, record.digest) != own:
+        return None
+    return record
+
+
+def decode_step(value: bytes) -> StepRecord | None:
+    record: StepRecord | None = _decoded(_step, value)
+    return record
 
 
 def decode_session(value: bytes) -> SessionRecord | None:
@@ -92,7 +110,7 @@ def decode_session(value: bytes) -> SessionRecord | None:
 
 def load_steps(index: Index, session: bytes) -> dict[bytes, StepRecord]:
     """By head, in the order they were answered."""
-    found = [(key[ID_BYTES:], _decoded(_step, value)) for key, value in index.scan("head", session)]
+    found = [(key[ID_BYTES:], decode_step(value)) for key, value in index.scan("head", session)]
     steps = {head: step for head, step in found if step is not None}
     return dict(sorted(steps.items(), key=lambda item: item[1].at))
 
@@ -101,11 +119,9 @@ def load_blocks(index: Index, session: bytes) -> dict[bytes, Block]:
     """Every block whose checksum and id are right."""
     out: dict[bytes, Block] = {}
     for key, value in index.scan("block", session):
-        record: BlockRecord | None = _decoded(_block, value)
-        if record is None or zlib.crc32(_encoder.encode(msgspec.structs.replace(record, crc=0))) != record.crc:
-            continue
         own = key[ID_BYTES:]
-        if record.parent and next_id(record.parent, record.digest) != own:
+        record = checked_block(own, value)
+        if record is None:
             continue
         tokens = np.frombuffer(record.tokens, "<u4").astype(np.int32)
         out[own] = Block(

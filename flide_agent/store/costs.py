@@ -18,6 +18,7 @@ IDLE = 60.0
 """Seconds without use after which a checkpoint is half as likely to be used again."""
 FADE = 0.9
 LEAST_TOKENS = 64
+LEAST_LOADS = 8
 UNKNOWN_TOKEN = 1e-4
 """Seconds to compute a token while nothing was measured; only ratios matter then."""
 UNKNOWN_LOAD = 0.1
@@ -29,8 +30,10 @@ class Speed:
 
     def __init__(self) -> None:
         self._amount = self._seconds = 0.0
+        self.count = 0
 
     def add(self, amount: float, seconds: float) -> None:
+        self.count += 1
         self._amount = FADE * self._amount + amount
         self._seconds = FADE * self._seconds + seconds
 
@@ -67,7 +70,10 @@ class Costs:
             return self._load.seconds(size)
 
     def worth_loading(self, size: int, tokens: int) -> bool:
-        """Whether reading so many bytes takes less time than computing so many tokens; True while either is unknown."""
+        """Whether reading so many bytes takes less time than computing so many tokens; True while too little was measured to say,
+        since one slow moment of the disk must not decide it."""
+        if self._load.count < LEAST_LOADS:
+            return True
         load, compute = self.load_seconds(size), self.compute_seconds(tokens)
         return load is None or compute is None or load < compute
 

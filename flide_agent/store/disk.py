@@ -136,12 +136,12 @@ class Disk:
                 self.nodes.exported.notify_all()
         state = {name: t for name, t in exported.tensors.items() if name not in PAGED}
         body, state_bytes = encode("state", node.key, node.m, node.m, exported.manifest, state)
-        files = [(_name("state"), body, state_bytes)]
+        files = [(new_name("state"), body, state_bytes)]
         if bare is not None:
             return msgspec.structs.replace(bare, state=files[0][0], state_bytes=state_bytes), files
         kv = {name: t for name, t in exported.tensors.items() if name in PAGED}
         span, span_bytes = encode("kv", node.key, node.m, since, {}, kv)
-        files.insert(0, (_name("kv"), span, span_bytes))
+        files.insert(0, (new_name("kv"), span, span_bytes))
         up = b"" if parent is None else parent.key
         record = NodeRecord(
             node.m, since, up, files[0][0], span_bytes, files[1][0], state_bytes, node.used, self.own, node.tenant
@@ -332,5 +332,6 @@ TRANSIENT = frozenset({12, 23, 24})
 """ENOMEM, ENFILE, EMFILE: the file may well be sound."""
 
 
-def _name(kind: str) -> str:
+def new_name(kind: str) -> str:
+    """A name that no file has had."""
     return f"{os.urandom(16).hex()}.{kind}"

@@ -50,9 +50,14 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
 class Index:
     """Reads are thread-safe. `commit` and `close` belong to one thread at a time."""
 
-    def __init__(self, path: Path, files: Files, *, map_bytes: int = 64 << 20) -> None:
-        """Open or make the environment in directory `path`. Raises lmdb.Error or DamagedIndex when it cannot be trusted."""
+    def __init__(self, path: Path, files: Files, *, map_bytes: int = 64 << 20, readonly: bool = False) -> None:
+        """Open or make the environment in directory `path`. Raises lmdb.Error or DamagedIndex when it cannot be trusted.
+
+        readonly: only look, beside a process that writes; raises StoreError when there is no index.
+        """
         self.files = files
+        if readonly and not (path / "data.mdb").exists():
+            raise StoreError(f"there is no store in {path.parent}")
         path.mkdir(mode=0o700, exist_ok=True)
         data = path / "data.mdb"
         size = data.stat().st_size if data.exists() else 0
@@ -60,13 +65,7 @@ class Index:
             check_length(data, size)
         self.path = path
         self._gate = threading.Lock()
-        # sync and no writemap: a commit is on stable storage, and a full disk is an error instead of SIGBUS.
-        self._env: Any = lmdb.open(
-            str(path), map_size=max(map_bytes, 2 * size), max_dbs=len(DBS), subdir=True, sync=True, metasync=True,
-            writemap=False, readahead=False, max_readers=512, mode=0o600,
-        )  # fmt: skip
-        self._env.reader_check()
-        self._dbs = {name: self._env.open_db(name.encode()) for name in DBS}
+        self._open(max(map_bytes, 2 * size), readonly)
         found = self.read("meta", b"schema")
         if found is None:
             self.commit([("meta", b"schema", SCHEMA), ("meta", b"secret", os.urandom(32))])
@@ -76,6 +75,15 @@ class Index:
                 f"{path.parent} has store schema {found.decode('ascii', 'replace')}, this version reads {SCHEMA.decode()}; "
                 "use the version that wrote it, or another directory"
             )
+
+    def _open(self, map_size: int, readonly: bool) -> None:
+        # sync and no writemap: a commit is on stable storage, and a full disk is an error instead of SIGBUS.
+        self._env: Any = lmdb.open(
+            str(self.path), map_size=map_size, max_dbs=len(DBS), subdir=True, sync=True, metasync=True,
+            writemap=False, readahead=False, max_readers=512, mode=0o600, readonly=readonly,
+        )  # fmt: skip
+        self._env.reader_check()
+        self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in DBS}
 
     def read(self, db: str, key: bytes) -> bytes | None:
         with self._gate, self._env.begin(db=self._dbs[db]) as txn:
@@ -124,6 +132,36 @@ class Index:
         # py-lmdb invalidates open read transactions when the map is resized: the gate keeps readers out.
         with self._gate:
             self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def rewrite(self, into: Path) -> None:
+        """Write all rows anew to an index in the empty directory `into`.
+
+        Its pages hold nothing but these rows: LMDB's own compacting copy keeps deleted keys where they part the branches of a tree.
+        """
+        env = lmdb.open(str(into), map_size=self._env.info()["map_size"], max_dbs=len(DBS), subdir=True, mode=0o600)
+        try:
+            with self._gate, self._env.begin() as txn:
+                for name, db in self._dbs.items():
+                    new = env.open_db(name.encode())
+                    with env.begin(write=True, db=new) as out, txn.cursor(db=db) as cursor:
+                        for key, value in cursor:
+                            out.put(key, value, append=True)
+            env.sync(True)
+        finally:
+            env.close()
+
+    def replace(self, data: Path) -> None:
+        """Put a file made by `rewrite` in the place of this index's, and go on with it. For an index nobody else has open."""
+        with self._gate:
+            size = self._env.info()["map_size"]
+            self._env.close()
+            os.rename(data, self.path / "data.mdb")
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            self._open(size, readonly=False)
 
     def used(self) -> float:
         """Fraction of the map in use."""

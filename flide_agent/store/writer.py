@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from functools import partial
 
 import lmdb
+import msgspec
 
 from flide_agent.store.counters import Counters
 from flide_agent.store.disk import Batch, Disk, NoRoom
@@ -32,6 +33,7 @@ MAX_BATCH = 128
 MAX_BATCH_BYTES = 128 << 20
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 30.0
+COUNTED = 10.0
 
 
 class Writer:
@@ -46,7 +48,7 @@ class Writer:
         self._wake = threading.Condition()
         self._closing = False
         self._pause = FIRST_PAUSE
-        self._retry_at = 0.0
+        self._retry_at = self._counted_at = 0.0
         self._commit_refused = False
         self._owed: list[Write] = []
         self._late: list[Removal] = []
@@ -131,7 +133,7 @@ class Writer:
                     self._wake.wait_for(lambda: self._closing, max(0.0, self._retry_at - time.monotonic()))
         self._abandon(self._jobs)
         try:
-            self.disk.index.commit(self._touched() + self._owed)
+            self.disk.index.commit(self._touched() + self._owed + self._counted(COUNTED))
         except (lmdb.Error, OSError) as error:
             log.warning("the order of use could not be saved: %s", error)
 
@@ -181,7 +183,7 @@ class Writer:
         with self.disk.nodes.lock:
             removed = [row for removal in removals for row in rows(self.disk.nodes, removal)]
         try:
-            self.disk.index.commit(removed + batch.rows + self._touched() + self._owed)
+            self.disk.index.commit(removed + batch.rows + self._touched() + self._owed + self._counted())
         except (lmdb.Error, OSError) as error:
             self.counters.add("commit_failures")
             self.counters.add("writes_failed", self.disk.undo(batch))
@@ -267,6 +269,14 @@ class Writer:
                 for node in self.disk.nodes.take_touched()
                 if node.record is not None
             ]
+
+    def _counted(self, age: float = 0.0) -> list[Write]:
+        """The counters, for whoever looks at the directory later; at most once in COUNTED seconds."""
+        now = time.monotonic()
+        if now - self._counted_at + age < COUNTED:
+            return []
+        self._counted_at = now
+        return [("meta", b"counters", msgspec.json.encode(self.counters.report()))]
 
     def _nudge(self) -> None:
         """Have another batch, for what is left over from this one."""
