@@ -29,12 +29,13 @@ import torch
 
 import flide_agent.api.server as server
 from flide_agent.client import Client
-from flide_agent.errors import FlideError, HeadConflict, NotFound
+from flide_agent.errors import FlideError, HeadConflict, NotFound, Unreachable
 from flide_agent.settings import Settings
 from flide_agent.store import CheckpointStore
 from flide_agent.store.files import Files
 
 SESSIONS = 6
+NEWEST = 40
 QUESTIONS = {"q": {"type": "noul", "instructions": "Is it done?"}}
 
 
@@ -66,7 +67,7 @@ def serve(store: Path, port: int, at: int) -> int:
         Deadly.at, Deadly.calls = at, 0
         CheckpointStore.open.__func__.__kwdefaults__["files"] = Deadly
         try:
-            server.serve(Settings(device="cpu", store=store, port=port, memory_bytes=96 << 20, disk_bytes=256 << 20))
+            server.serve(Settings(device="cpu", store=store, port=port, memory_bytes=96 << 20, disk_bytes=512 << 20))
         finally:
             os._exit(1)
     return pid
@@ -103,19 +104,24 @@ class Load(threading.Thread):
         self.listed: set[tuple[str, str]] = {(line[0], line[1]) for line in book}
         self.gone = gone
         self.steps = 0
+        self.fault: Exception | None = None
 
     def run(self) -> None:
         try:
             while True:
                 self._step(self.rng.choice(self.names))
-        except FlideError:
-            return
+        except Unreachable:
+            return  # the server is gone, as it should
+        except Exception as error:
+            self.fault = error
 
     def _come_and_go(self) -> None:
         """A session that is deleted again: once that is acknowledged, it stays away."""
         name = f"spare-{self.rng.randrange(1 << 40)}"
-        for _ in range(2):
-            self.client.decide(name, questions=QUESTIONS, append=[{"role": "user", "content": text(self.rng) * 3}])
+        message = {"role": "user", "content": text(self.rng) * 3}
+        first = self.client.decide(name, questions=QUESTIONS, messages=[message])
+        assert first.x_session is not None
+        self.client.decide(name, questions=QUESTIONS, append=[message], head=first.x_session.head)
         self.client.delete(name)
         self.gone.append(name)
 
@@ -126,7 +132,7 @@ class Load(threading.Thread):
         if name not in self.heads or self.rng.random() < 0.1:
             self.client.decide(name, questions=QUESTIONS, messages=[message])
         else:
-            self.client.decide(name, questions=QUESTIONS, append=[message])
+            self.client.decide(name, questions=QUESTIONS, append=[message], head=self.heads[name])
         self.steps += 1
         seen = self.client.session(name)
         self.heads[name] = seen["head"]
@@ -138,8 +144,9 @@ class Load(threading.Thread):
 
 
 def check(client: Client, lines: list[list[Any]], gone: list[str]) -> dict[str, int]:
-    """Lost heads and positions, and deleted sessions that are back. Only a full budget evicts what was acknowledged, and it is not."""
+    """Lost heads, lost positions of the newest ones (older ones may be evicted under the budget), deleted sessions that are back."""
     lost = back = 0
+    newest = {(line[0], line[1]) for line in lines[-NEWEST:]}
     for name in gone:
         try:
             client.session(name)
@@ -154,7 +161,7 @@ def check(client: Client, lines: list[list[Any]], gone: list[str]) -> dict[str, 
             continue
         done = reply.x_session
         assert done is not None
-        lost += done.history_tokens != tokens or done.m < m or done.reason != "repeat"
+        lost += done.history_tokens != tokens or done.reason != "repeat" or ((name, head) in newest and done.m < m)
     return {"lost": lost, "back": back}
 
 
@@ -194,8 +201,8 @@ def main() -> None:
                 total["early"] += 1
                 total["kills"] += 1
                 continue
-            fresh = book[-40:]
-            some = book if last else fresh + rng.sample(book[:-40], min(10, len(book[:-40])))
+            old = book[:-NEWEST]
+            some = book if last else rng.sample(old, min(10, len(old))) + book[-NEWEST:]
             heads.clear()
             got = check(client, some, gone if last else gone[-10:])
             total["checked"] += len(some)
@@ -225,13 +232,15 @@ def main() -> None:
             for load in loads:
                 load.join(20)
         else:
-            time.sleep(0.2 + rng.random() * 0.8)
+            time.sleep(0.3 + rng.random() * 1.4)
         try:
             os.kill(pid, signal.SIGKILL)
         finally:
             os.waitpid(pid, 0)
         for load in loads:
             load.join(30)
+            if load.fault is not None:
+                raise SystemExit(f"round {n}: a client failed: {load.fault!r}")
             total["steps"] += load.steps
         total["kills"] += 1
     total["acknowledged"], total["deleted"] = len(book), len(gone)

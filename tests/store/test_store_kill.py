@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 
-def rounds(path: Path, count: int, seed: int, *options: str) -> dict[str, Any]:
+def rounds(path: Path, count: int, seed: int, *options: str, script: str = "kill_rounds.py") -> dict[str, Any]:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    script = Path(__file__).with_name("kill_rounds.py")
     run = subprocess.run(
-        [sys.executable, str(script), str(path), str(count), str(seed), *options],
+        [sys.executable, str(Path(__file__).with_name(script)), str(path), str(count), str(seed), *options],
         env=env,
         capture_output=True,
         text=True,
@@ -56,3 +55,19 @@ def test_two_hundred_kills(tmp_path: Path, bar: Callable[..., None], name: str, 
     wrong = result["lost"] + result["bad"] + result["ledger_off"] + result["corrupt"]
     bar(f"store: acknowledged steps lost or bad in 200 kills {name}", wrong, limit=0, **result)
     bar(f"store: slowest start after a kill {name} (s)", result["slowest_start"], limit=1.0)
+
+
+def test_a_killed_server_knows_what_it_acknowledged(tmp_path: Path) -> None:
+    result = rounds(tmp_path, 2, 5, script="kill_server.py")
+    assert not any(result[name] for name in ("lost", "back", "corrupt")), result
+    assert result["acknowledged"] > 0
+
+
+@pytest.mark.bars
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(("name", "options"), [("at random", ()), ("at every call", ("--points", "1"))])
+def test_two_hundred_kills_of_a_server(tmp_path: Path, bar: Callable[..., None], name: str, options: tuple[str, ...]) -> None:
+    result = rounds(tmp_path, 200, 6, *options, script="kill_server.py")
+    wrong = result["lost"] + result["back"] + result["corrupt"]
+    bar(f"store: acknowledged steps lost or bad in 200 kills of a server {name}", wrong, limit=0, **result)
+    assert result["acknowledged"] > 200
