@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import tempfile
 import threading
@@ -169,6 +170,7 @@ class LocalService:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
+        self.tenant = TENANT
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="service", daemon=True)
         self._cleanup = contextlib.ExitStack()
@@ -209,8 +211,14 @@ class LocalService:
             raise RuntimeError("use LocalService in a with block")
         return self._service
 
+    def as_tenant(self, tenant: str) -> LocalService:
+        """The same service as another tenant: it shares nothing that is kept. Lives as long as this one; closing it does nothing."""
+        twin = copy.copy(self)
+        twin.tenant, twin._cleanup = tenant, contextlib.ExitStack()
+        return twin
+
     def _decide(self, ask: asks.Ask) -> Reply:
-        return msgspec.convert(self._wait(self.service.decider.decide(TENANT, ask)).reply, Reply)
+        return msgspec.convert(self._wait(self.service.decider.decide(self.tenant, ask)).reply, Reply)
 
     def systemone(
         self, state: Any, questions: Questions, *, model: str | None = None, session: Mapping[str, Any] | None = None
@@ -236,24 +244,24 @@ class LocalService:
         self, session: str | None = None, *, metadata: Mapping[str, Any] | None = None, tools: Sequence[Any] | None = None
     ) -> dict[str, Any]:
         opening = asks.parse_opening(open_body(session, metadata, tools))
-        return self._wait(views.open_session(self.service.decider, TENANT, opening))
+        return self._wait(views.open_session(self.service.decider, self.tenant, opening))
 
     def sessions(self) -> list[dict[str, Any]]:
         """All sessions, without their steps."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         while True:
-            page = self._wait(views.page(self.service.decider, TENANT, 1000, cursor))
+            page = self._wait(views.page(self.service.decider, self.tenant, 1000, cursor))
             found += page["sessions"]
             if (cursor := page["cursor"]) is None:
                 return found
 
     def session(self, session: str) -> dict[str, Any]:
-        return self._wait(views.session(self.service.decider, TENANT, session))
+        return self._wait(views.session(self.service.decider, self.tenant, session))
 
     def fork(self, session: str, into: str | None = None) -> dict[str, Any]:
         opening = asks.parse_opening({"id": into})
-        return self._wait(views.fork(self.service.decider, TENANT, session, opening))
+        return self._wait(views.fork(self.service.decider, self.tenant, session, opening))
 
     def delete(self, session: str) -> None:
-        self._wait(views.delete(self.service.decider, TENANT, session))
+        self._wait(views.delete(self.service.decider, self.tenant, session))

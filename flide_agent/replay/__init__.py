@@ -3,6 +3,8 @@
 Reading order: `records` (Run, Step, Problem), `text` (what is cleaned, for the service and for the terminal), `sources` and
 `files` (arguments to paths, bytes to JSON values, row by row), `messages` (JSON to messages, named fields only), `turns`
 (messages to steps), one reader a format (`sweagent`, `nebius`, `chat`, `openhands`, `openhands_sdk`, `claude_code`, `atif`,
-`langchain`, `inspect_log`), `reading` (which reader takes a value), `questions` (the five default ones), `walk` (runs to
-decisions), `report` and `screen` (rows, summary, JSONL, progress), `command` (`flide-agent replay`), `demo` (`flide-agent demo`).
+`langchain`, `inspect_log`), `reading` (which reader takes a value), `questions` and `pack` (what is asked, and how answers are
+read), `labels`, `scoring`, `scores`, `calibrate` (answers against what is known), `compare`, `walk` and `load` (runs to
+decisions, one after the other or many at once), `recording` (drift), `report`, `screen` and `page` (rows, summary, JSONL,
+progress, HTML), `command` and `options` (`flide-agent replay`), `server` and `demo` (`flide-agent demo`).
 """

@@ -1,9 +1,7 @@
-"""The questions that replay asks at every step, and reading others from a file."""
+"""The questions that replay asks at every step unless it is given others."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 Questions = dict[str, dict[str, Any]]
@@ -57,26 +55,3 @@ TITLES = {"last_command_failed": "failed", "next_tool": "next", "near_done": "do
 
 class QuestionsError(ValueError):
     """A questions file that cannot be used. The message names the file and the place."""
-
-
-def load(path: Path) -> Questions:
-    """Questions from a JSON file: an object of id -> question, or that under the key "questions". Raises QuestionsError.
-
-    Only the outline is checked here; the service checks each question and names every mistake at once.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as e:
-        raise QuestionsError(f"{path}: cannot be read: {e.strerror or e}") from e
-    except json.JSONDecodeError as e:
-        raise QuestionsError(f"{path}:{e.lineno}:{e.colno}: not valid JSON: {e.msg}") from e
-    except (ValueError, RecursionError) as e:
-        raise QuestionsError(f"{path}: not valid JSON: {e}") from e
-    if isinstance(value, dict) and isinstance(value.get("questions"), dict):
-        value = value["questions"]
-    if not isinstance(value, dict) or not value:
-        raise QuestionsError(f"{path}: needs an object of question id -> question, with at least one")
-    for name, question in value.items():
-        if not isinstance(question, dict) or "type" not in question:
-            raise QuestionsError(f"{path}: question {name!r} needs an object with a type (choice, score or noul)")
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -14,7 +15,48 @@ from flide_agent.replay.text import line
 from flide_agent.replay.walk import Decision, Event, Started
 
 UNTRAINED = "untrained: random weights, so these answers mean nothing yet"
+SIZES = ((4096, "under 4k"), (8192, "4k to 8k"), (12288, "8k to 12k"), (math.inf, "over 12k"))
+"""History tokens in classes."""
 _SHOWN_PROBLEMS = 5  # a file of thousands of rows in a format that is not read should not flood the screen
+
+
+@dataclass
+class Beside:
+    """Sums over what was asked elsewhere too."""
+
+    asked: int = 0
+    same: int = 0
+    failed: int = 0
+    apart: float = 0.0
+    computed: int = 0
+    own_computed: int = 0
+    """Of the decisions whose other side tells what it computed."""
+    milliseconds: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, d: Decision) -> None:
+        if d.other is None:
+            return
+        self.asked += 1
+        if d.other.error:
+            self.failed += 1
+            return
+        self.same += d.other.same
+        self.apart = max(self.apart, d.other.apart)
+        self.milliseconds.append(d.other.milliseconds)
+        if d.other.computed_tokens is not None:
+            self.computed += d.other.computed_tokens
+            self.own_computed += d.computed_tokens
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "asked": self.asked,
+            "same": self.same,
+            "failed": self.failed,
+            "apart": self.apart,
+            "computed_tokens": self.computed,
+            "own_computed_tokens": self.own_computed,
+            "milliseconds": percentiles(self.milliseconds),
+        }
 
 
 @dataclass
@@ -26,9 +68,14 @@ class Totals:
     reused: int = 0
     computed: int = 0
     untrained: bool = False
+    first: float = math.inf
+    last: float = 0.0
     models: set[str] = field(default_factory=set)
     reasons: Counter[str] = field(default_factory=Counter)
-    milliseconds: list[float] = field(default_factory=list)
+    milliseconds: array[float] = field(default_factory=lambda: array("d"))
+    service: array[float] = field(default_factory=lambda: array("d"))
+    by_size: dict[str, array[float]] = field(default_factory=dict)
+    beside: Beside = field(default_factory=Beside)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
@@ -36,7 +83,7 @@ class Totals:
             self.runs += 1
         elif isinstance(event, Problem):
             self.problems.append(event)
-        else:
+        elif isinstance(event, Decision):
             self.decisions += 1
             self.reused += event.reused_tokens
             self.computed += event.computed_tokens
@@ -44,19 +91,28 @@ class Totals:
             self.models.add(event.model)
             self.reasons[event.reason] += 1
             self.milliseconds.append(event.milliseconds)
+            self.service.append(event.service_milliseconds)
+            size = next(name for most, name in SIZES if event.history_tokens < most)
+            self.by_size.setdefault(f"{'warm' if event.m else 'cold'}, {size}", array("d")).append(event.milliseconds)
+            self.first = min(self.first, event.begun)
+            self.last = max(self.last, event.begun + event.milliseconds / 1000)
+            self.beside.add(event)
 
     @property
     def share(self) -> float:
         """Tokens reused over tokens that the same decisions read without reuse."""
         return self.reused / max(self.reused + self.computed, 1)
 
+    @property
+    def per_second(self) -> float:
+        """Decisions a second, from the first question to the last answer."""
+        return self.decisions / max(self.last - self.first, 1e-9) if self.decisions else 0.0
+
     def percentile(self, p: float) -> float:
         """Nearest rank, in milliseconds; nan without decisions."""
-        ranked = sorted(self.milliseconds)
-        return ranked[max(math.ceil(p / 100 * len(ranked)), 1) - 1] if ranked else math.nan
+        return percentile(sorted(self.milliseconds), p)
 
     def record(self) -> dict[str, Any]:
-        latency = {f"p{p}": round(self.percentile(p), 3) for p in (50, 95, 100)} if self.milliseconds else {}
         return {
             "kind": "summary",
             "runs": self.runs,
@@ -66,9 +122,13 @@ class Totals:
             "computed_without_reuse": self.computed + self.reused,
             "reuse": round(self.share, 6),
             "reasons": dict(self.reasons),
-            "milliseconds": latency,
+            "milliseconds": percentiles(self.milliseconds),
             "models": sorted(self.models),
             "untrained": self.untrained,
+            "service_milliseconds": percentiles(self.service),
+            "milliseconds_by_size": {k: {"n": len(v), **percentiles(v)} for k, v in sorted(self.by_size.items())},
+            "decisions_per_second": round(self.per_second, 3),
+            **({"compared": self.beside.record()} if self.beside.asked else {}),
         }
 
     def lines(self) -> list[str]:
@@ -81,13 +141,42 @@ class Totals:
             whole = self.computed + self.reused
             out.append(f"tokens    {self.computed:,} computed, {whole:,} without reuse: {self.share:.1%} reused")
             out.append("forks     " + ", ".join(f"{line(r, 20)} {n}" for r, n in self.reasons.most_common()))
-            p50, p95, top = (self.percentile(p) for p in (50, 95, 100))
-            out.append(f"latency   p50 {p50:.1f} ms, p95 {p95:.1f} ms, max {top:.1f} ms")
+            p50, p95, p99, top = (self.percentile(p) for p in (50, 95, 99, 100))
+            out.append(
+                f"latency   p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, max {top:.1f} ms; {self.per_second:.1f} decisions/s"
+            )
+            for name, some in sorted(self.by_size.items()) if len(self.by_size) > 1 else ():
+                ranked = sorted(some)
+                out.append(
+                    f"  {name:<16} n {len(some):<6} p50 {percentile(ranked, 50):.1f} ms, p95 {percentile(ranked, 95):.1f} ms"
+                )
+        if self.beside.asked:
+            b = self.beside
+            out.append(
+                f"compared  {b.same} of {b.asked} decisions equal to the last bit, at most {b.apart:.3g} apart, {b.failed} not answered"
+            )
+            if b.computed:
+                saved = b.computed - b.own_computed
+                out.append(
+                    f"          {b.own_computed:,} tokens computed here, {b.computed:,} there: {saved:,} saved ({saved / b.computed:.1%})"
+                )
+            if b.milliseconds:
+                out.append(f"          latency there p50 {percentile(sorted(b.milliseconds), 50):.1f} ms")
         if self.untrained:
             out.append(UNTRAINED)
         if self.problems:
             out.append(f"{_count(len(self.problems), 'problem')}, see above")
         return out
+
+
+def percentile(ranked: list[float], p: float) -> float:
+    """Nearest rank of sorted values; nan of none."""
+    return ranked[max(math.ceil(p / 100 * len(ranked)), 1) - 1] if ranked else math.nan
+
+
+def percentiles(values: array[float]) -> dict[str, float]:
+    ranked = sorted(values)
+    return {f"p{p}": round(percentile(ranked, p), 3) for p in (50, 90, 95, 99, 100)} if ranked else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from flide_agent.replay.questions import Questions
 from flide_agent.replay.records import Problem
 from flide_agent.replay.report import UNTRAINED, Layout, Shown, Totals, heading
 from flide_agent.replay.text import line
-from flide_agent.replay.walk import Decision, Event, Started
+from flide_agent.replay.walk import Decision, Ended, Event, Started
 
 _REASONS = {"append": "green", "repeat": "green", "edit": "yellow", "fork": "yellow", "new": "cyan"}
 
@@ -20,8 +20,9 @@ _REASONS = {"append": "green", "repeat": "green", "edit": "yellow", "fork": "yel
 class Screen:
     """Prints events. Text from files goes through `text.line` and is never read as markup, so it cannot steer the terminal."""
 
-    def __init__(self, console: Console, questions: Questions, files: int) -> None:
+    def __init__(self, console: Console, questions: Questions, files: int, agents: int = 1) -> None:
         self.console = console
+        self.agents = agents
         self.live = console.is_terminal
         self.layout = Layout.fitting(questions, console.width if self.live else None)
         self.files = files
@@ -50,12 +51,28 @@ class Screen:
     def show(self, event: Event) -> None:
         """Print one event and count it."""
         self.totals.add(event)
-        if isinstance(event, Started):
+        if isinstance(event, Problem):
+            self._problem(event)
+        elif self.agents > 1:
+            self._load(event)
+        elif isinstance(event, Started):
             self._started(event)
         elif isinstance(event, Decision):
             self._decision(event)
-        else:
-            self._problem(event)
+
+    def _load(self, event: Event) -> None:
+        """With several agents their rows would be mixed: one line for each run that is through, and what all do below it."""
+        done = self.totals.decisions
+        if isinstance(event, Started) and event.run.file not in self.seen:
+            self.seen.append(event.run.file)
+        elif isinstance(event, Decision):
+            if done == 1 and event.untrained:
+                self._print(UNTRAINED, "yellow")
+            of = f"file {len(self.seen)}/{self.files}, " if self.files > 1 else ""
+            text = f"{of}{self.agents} agents, {self.totals.per_second:.1f} decisions/s, {self.totals.share:.0%} reused"
+            self.progress.update(self.task, description=text, completed=done)
+        elif isinstance(event, Ended):
+            self._print(f"through: {heading(event.run, len(event.run.steps))}", "")
 
     def summary(self) -> None:
         self._print("", "")

@@ -89,7 +89,7 @@ def steps(attempt: dict[str, Any], clean: Cleaned, *, as_sent: bool) -> list[Ste
 def _labels(action: str) -> dict[str, str]:
     """The first word of an action is its tool."""
     words = action.split(maxsplit=1)
-    return {"next_tool": words[0]} if words else {}
+    return {"next_tool": Cleaned().sent(words[0])} if words else {}
 
 
 def _by_the_tool(step: dict[str, Any]) -> bool:

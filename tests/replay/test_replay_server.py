@@ -91,7 +91,7 @@ def test_a_store_in_use_is_named(server: ServerProcess) -> None:
         (("--model", "no/such-model-4711"), "no/such-model-4711"),
         (("--device", "tpu"), "device"),
         (("--memory", "much"), "is no size"),
-        (("--host", "203.0.113.7"), "cannot listen on 203.0.113.7"),
+        (("--host", "203.0.113.7", "--set", "auth=off"), "cannot listen on 203.0.113.7"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(tmp_path: Path, options: tuple[str, ...], says: str) -> None:

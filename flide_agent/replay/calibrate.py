@@ -1,0 +1,94 @@
+"""`flide-agent calibrate`: from recorded decisions and labels to a temperature and a threshold for each question."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from flide_agent.replay.labels import Labels, expected
+from flide_agent.replay.pack import DEFAULT_PACK, Pack, load, probabilities, written
+from flide_agent.replay.questions import QuestionsError
+from flide_agent.replay.scoring import Sample, score, temperature_of
+from flide_agent.replay.text import line
+
+LEAST = 20
+"""Labelled answers that a temperature is taken from."""
+
+
+def run(files: list[Path], questions: Path | None, labels: Path | None, target_error: float, output: Path) -> int:
+    """Read decisions (`replay --json`), write the pack with what was found; returns the exit code: 0, or 2 with nothing written."""
+    say = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    try:
+        pack = load(questions) if questions else DEFAULT_PACK
+        samples = gather(files, pack, Labels.load(labels) if labels else Labels())
+        out, lines = calibrated(pack, samples, target_error)
+        output.write_text(written(out), encoding="utf-8")
+    except (QuestionsError, OSError) as e:
+        say.print(f"flide-agent calibrate: {line(str(e), 1000)}", soft_wrap=True)
+        return 2
+    for text in lines:
+        say.print(line(text, 400), soft_wrap=True)
+    say.print(f"written to {line(str(output), 300)}", soft_wrap=True)
+    return 0
+
+
+def gather(files: list[Path], pack: Pack, labels: Labels) -> dict[str, Sample]:
+    """The labelled answers of every question of the pack. Raises QuestionsError."""
+    samples = {name: Sample(q["type"]) for name, q in pack.questions.items()}
+    runs: dict[tuple[Any, ...], int] = {}
+    for record in _decisions(files):
+        place = (record["file"], record["row"], record["run"])
+        number = runs.setdefault(place, len(runs))
+        known = labels.of(*place, record["step"], record.get("labels") or {})
+        for name, question in pack.questions.items():
+            answer = record["answers"].get(name)
+            right = expected(pack.readings[name], question, known)
+            if answer is not None and right is not None and answer.get("type") == question["type"]:
+                samples[name].add(number, probabilities(answer), right)
+    return samples
+
+
+def calibrated(pack: Pack, samples: dict[str, Sample], target_error: float) -> tuple[Pack, list[str]]:
+    """The pack with temperatures and thresholds, and a line for each question. A question of too few labels stays as it is."""
+    readings = dict(pack.readings)
+    lines = []
+    for name, sample in samples.items():
+        if len(sample) < LEAST or len(set(sample.right)) < 2:
+            why = f"{len(sample)} labelled answers, {len(set(sample.right))} kinds of label; it stays as it is"
+            lines.append(f"{name}: {why}")
+            continue
+        t, after, before = temperature_of(sample)
+        found = score(sample, temperature=t, target_error=target_error)
+        cut = found.get("threshold")
+        readings[name] = replace(readings[name], temperature=round(t, 4), threshold=None if cut is None else cut["value"])
+        text = f"{name}: n {len(sample)}, temperature {t:.3f} (loss {before:.3f} -> {after:.3f}), ECE {found['ece']:.3f}"
+        lines.append(
+            text
+            + (
+                f", threshold {cut['value']:.3f}, error {cut['error']:.3f}"
+                if cut
+                else f", no threshold keeps the error at {target_error:g}"
+            )
+        )
+    return Pack(pack.questions, readings), lines
+
+
+def _decisions(files: list[Path]) -> Iterator[dict[str, Any]]:
+    for path in files:
+        try:
+            with path.open(encoding="utf-8") as f:
+                for number, text in enumerate(f, 1):
+                    record = json.loads(text)
+                    if isinstance(record, dict) and record.get("kind") == "decision":
+                        if not all(k in record for k in ("file", "row", "run", "step", "answers")):
+                            raise QuestionsError(f"{path}:{number}: a decision without file, row, run, step or answers")
+                        yield record
+        except (ValueError, RecursionError, OSError) as e:
+            if isinstance(e, QuestionsError):
+                raise
+            raise QuestionsError(f"{path}: not the output of `replay --json`: {e}") from e
