@@ -1,0 +1,145 @@
+"""A run as the messages of one agent framework's kind: a style is drawn at random and fixed for the run."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+
+from flide_agent.messages import Message, ToolCall
+from training import wording
+from training.facts import Action, Episode
+
+FORMATS = ("fence", "mini", "calls", "blocks", "dollar", "xml", "react", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """messages; after[i]: how many of them there are once observation i is in.
+    outputs[i]: the output of action i as shown, cut where it was long; None where the history no longer shows it.
+    cut[i]: whether it was. shows_code: whether an observation tells the exit status.
+    """
+
+    messages: tuple[Message, ...]
+    after: tuple[int, ...]
+    outputs: tuple[str | None, ...]
+    cut: tuple[bool, ...]
+    shows_code: bool
+    format: str
+
+
+class Style:
+    """How one framework words things."""
+
+    def __init__(self, rng: random.Random, episode: Episode, form: str | None = None) -> None:
+        self.rng, self.episode = rng, episode
+        if form is None:
+            form = rng.choice(("calls", "calls", "blocks", "react")) if episode.source == "desk" else rng.choice(FORMATS)
+        self.form = form
+        self.code = form == "mini" or (rng.choice((True, False, False)) and episode.source != "desk")
+        self.code_text = rng.choice(
+            (
+                "Exit code: {c}",
+                "[exit status {c}]",
+                "[The command completed with exit code {c}.]",
+                "(returned {c})",
+                "exit_code={c}",
+            )
+        )
+        self.code_first = rng.random() < 0.3
+        self.empty = rng.choice(wording.EMPTY)
+        self.footer = (
+            rng.choice(("(Open file: {o})\n(Current directory: {d})\nbash-$", "[open: {o}] [cwd: {d}]", ""))
+            if form == "fence"
+            else ""
+        )
+        self.limit = rng.choice((300, 800, 2000, 5000, 16000))
+        self.cut = rng.choice(wording.CUT)
+        self.lead = rng.choice(("OBSERVATION:\n", "Observation: ", "Output:\n", "", "", "Result:\n"))
+        self.keep = rng.choice((3, 5)) if rng.random() < 0.15 else 10_000
+        self.elided = rng.choice(wording.ELIDED)
+        self.fence = rng.choice(("```", "```bash", "```sh"))
+        self.head = rng.choice(("THOUGHT: ", "DISCUSSION\n", "Thought: ", "", ""))
+        self.ids = rng.choice(("call_", "toolu_", "functions.", ""))
+        self.named = rng.random() < 0.5
+        self.open = "n/a"
+
+    def render(self) -> Rendered:
+        rng, e = self.rng, self.episode
+        system = rng.choice(wording.SYSTEM) + (rng.choice(wording.RULES) if e.source != "desk" else "")
+        messages = [Message("system", system)] if system.strip() else []
+        messages.append(Message("user", e.task))
+        after: list[int] = []
+        outputs: list[str | None] = []
+        cut: list[bool] = []
+        for i, action in enumerate(e.actions):
+            call_id = f"{self.ids}{rng.randrange(16**8):08x}" if self.ids else ""
+            messages.append(self._said(action, wording.bridge(rng, e.actions[i - 1].failed if i else None), call_id))
+            old = len(e.actions) - i > self.keep and i > 0
+            output = self._shown(action)
+            cut.append(len(output) < len(action.output.rstrip("\n")))
+            outputs.append(None if old and action.kind != "submit" else output)
+            messages.append(self._observed(action, call_id, outputs[-1], output))
+            after.append(len(messages))
+        return Rendered(tuple(messages), tuple(after), tuple(outputs), tuple(cut), self.code, self.form)
+
+    def _said(self, action: Action, bridge: str, call_id: str) -> Message:
+        text = (bridge + action.thought).strip()
+        if self.form in ("calls", "blocks", "json"):
+            arguments = json.dumps(action.arguments, ensure_ascii=False)
+            return Message("assistant", text, "", (ToolCall(call_id, action.name, arguments),))
+        if self.form == "dollar":
+            return Message(
+                "assistant", "\n".join(f"$ {line}" if not i else line for i, line in enumerate(action.command.split("\n")))
+            )
+        if self.form == "xml":
+            parameters = "\n".join(f"<parameter={k}>{v}</parameter>" for k, v in action.arguments.items())
+            return Message("assistant", f"{text}\n\n<function={action.name}>\n{parameters}\n</function>".strip())
+        if self.form == "react":
+            shown = (
+                action.command
+                if self.episode.source != "desk"
+                else f"{action.name}\nAction Input: {json.dumps(action.arguments)}"
+            )
+            return Message("assistant", f"Thought: {text or 'Go on.'}\nAction: {shown}")
+        fence = "```bash" if self.form == "mini" else self.fence
+        return Message("assistant", f"{self.head}{text}\n\n{fence}\n{action.command}\n```".lstrip())
+
+    def _shown(self, action: Action) -> str:
+        output = action.output.rstrip("\n")
+        if action.kind == "submit":
+            output = self.rng.choice(wording.SUBMITTED)
+        if len(output) > self.limit:
+            half = self.limit // 2
+            output = output[:half] + self.cut.format(n=len(output) - 2 * half) + output[-half:]
+        return output
+
+    def _observed(self, action: Action, call_id: str, shown: str | None, output: str) -> Message:
+        if shown is None:
+            output = self.elided.format(n=output.count("\n") + 1)
+        text = self._text(action, output)
+        if self.form in ("calls", "blocks", "json"):
+            return Message("tool", text, action.name if self.named else "", (), call_id)
+        return Message("user", text)
+
+    def _text(self, action: Action, output: str) -> str:
+        if self.form == "mini":
+            return (
+                f"<returncode>{action.code}</returncode>\n<output>\n{output}\n</output>"
+                if output
+                else f"<returncode>{action.code}</returncode>\n<output></output>"
+            )
+        if self.form == "json":
+            value = {"returncode": action.code, "output": output} if self.code else {"output": output}
+            return json.dumps(value, ensure_ascii=False)
+        text = output or self.empty
+        if self.form == "blocks" and action.failed and not self.code and self.episode.source != "package":
+            text = f"Error: {text}" if not text.startswith("Error") else text
+        if self.code:
+            said = self.code_text.format(c=action.code)
+            text = f"{said}\n{text}" if self.code_first else f"{text}\n{said}".lstrip("\n")
+        if self.footer:
+            if action.name in ("open", "create", "edit") and not action.code and "path" in action.arguments:
+                self.open = f"{self.episode.root}/{action.arguments['path']}"
+            text += "\n" + self.footer.format(o=self.open, d=self.episode.root or "/")
+        return self.lead + text if self.form in ("fence", "xml", "react") else text
