@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from training import toys
@@ -56,7 +57,7 @@ class Agent:
 
     def run(self, most: int) -> Episode:
         """Act until submission or `most` actions."""
-        plan = self._plan()
+        plan = self._plan(1 + most // 30)
         while len(self.actions) < most:
             step = next(plan, None)
             if step is None:
@@ -85,15 +86,15 @@ class Agent:
         (here / rng.choice(("old_errors.log", "error.log", "build.log", "notes.txt"))).write_text(log, encoding="utf-8")
         return self.place.snapshot()
 
-    def _plan(self) -> Iterator[Callable[[], None]]:
+    def _plan(self, rounds: int) -> Iterator[Callable[[], None]]:
         rng = self.rng
         yield from self._several((self.look, self.search, self.find, self.list, self.odd), 1, 6)
         if rng.random() < 0.7:
             yield self.reproduce
-        for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        for _ in range(rounds * rng.choice((0, 1, 1, 2, 3))):
             if rng.random() < 0.7:
                 yield self.run_tests
-            yield from self._several((self.look, self.search, self.reproduce, self.odd, self.list), 0, 4)
+            yield from self._several((self.look, self.search, self.reproduce, self.odd, self.list), 0, 4 * rounds)
             wrong = rng.random()
             if wrong < 0.25:
                 yield self.edit_wrongly
@@ -330,8 +331,6 @@ def told(call: Call, code: int, output: str) -> bool | None:
 
 
 def _with_thought(action: Action, text: str) -> Action:
-    from dataclasses import replace
-
     return replace(action, thought=text)
 
 

@@ -83,6 +83,7 @@ def episode(seed: int) -> Episode:
         )
 
     actions: list[Action] = []
+    last: tuple[str, dict[str, Any]] = ("sum", {"numbers": [1]})
     for _ in range(rng.choice((2, 5, 10, 20))):
         if actions and rng.random() < 0.12:
             tool, arguments = last

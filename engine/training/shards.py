@@ -1,0 +1,160 @@
+"""Shards to batches: trunks of one padded length with a fixed number of branches, drawn anew in every pass over the data."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flide_engine.segments import GRID
+
+from training.network import Batch
+
+LENGTHS = (512, 1024, 2048, 4096, 8192)
+ROW = 256
+"""Tokens of a branch's row: up to 63 of the trunk and a question."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Data:
+    """All shards in memory. of[t]: rows of branches (fork, question, right, kind) of trunk t, by fork."""
+
+    trunks: list[npt.NDArray[np.uint16]]
+    sources: list[int]
+    of: list[Ints]
+    questions: list[npt.NDArray[np.uint16]]
+    labels: npt.NDArray[np.int32]
+
+    @classmethod
+    def load(cls, paths: Sequence[Path]) -> Data:
+        """Raises ValueError for no shard at all."""
+        if not paths:
+            raise ValueError("no shards; make them with training.pack")
+        trunks: list[npt.NDArray[np.uint16]] = []
+        sources: list[int] = []
+        of: list[Ints] = []
+        questions: list[npt.NDArray[np.uint16]] = []
+        labels = []
+        for path in paths:
+            with np.load(path, allow_pickle=False) as shard:
+                branches = shard["branches"].astype(np.int64)
+                branches[:, 2] += len(questions)
+                own = np.split(shard["trunk_tokens"], shard["trunk_ends"][:-1])
+                rows = np.argsort(branches[:, 0], kind="stable")
+                cuts = np.searchsorted(branches[rows, 0], np.arange(1, len(own)))
+                of += [b[:, 1:] for b in np.split(branches[rows], cuts)]
+                trunks += own
+                sources += shard["trunk_source"].tolist()
+                questions += np.split(shard["question_tokens"], shard["question_ends"][:-1])
+                labels.append(shard["question_labels"])
+        return cls(trunks, sources, of, questions, np.concatenate(labels))
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.trunks))
+
+
+def bucket(length: int) -> int:
+    """The shortest batch length that holds a trunk."""
+    return next(n for n in LENGTHS if length <= n)
+
+
+def per_trunk(length: int) -> int:
+    """Branches that a trunk of a batch of this length has."""
+    return min(24, max(4, length // 192))
+
+
+def batch(data: Data, chosen: Sequence[int], length: int, rng: np.random.Generator) -> Batch:
+    """The trunks `chosen` with per_trunk(length) branches each, drawn with replacement where there are fewer."""
+    n = per_trunk(length)
+    trunk = np.zeros((len(chosen), length), np.int64)
+    branch = np.zeros((len(chosen) * n, ROW), np.int64)
+    out = np.zeros((len(chosen) * n, 5), np.int64)  # branch_len, owner, start, right, kind
+    labels = np.zeros((len(chosen) * n, data.labels.shape[1]), np.int64)
+    for i, t in enumerate(chosen):
+        tokens, rows = data.trunks[t], data.of[t]
+        trunk[i, : len(tokens)] = tokens
+        picked = rng.permutation(len(rows))[:n] if len(rows) >= n else rng.integers(0, len(rows), n)
+        for j, (fork, question, right, kind) in enumerate(rows[picked].tolist(), i * n):
+            start = fork // GRID * GRID
+            own = np.concatenate([tokens[start:fork], data.questions[question]])
+            branch[j, : len(own)] = own
+            out[j] = len(own), i, start, right, kind
+            labels[j] = data.labels[question]
+    lengths = torch.tensor([len(data.trunks[t]) for t in chosen])
+    tail = (torch.from_numpy(column.copy()) for column in out.T)
+    branch_len, owner, start_at, right_at, kind_at = tail
+    return Batch(
+        torch.from_numpy(trunk),
+        lengths,
+        torch.from_numpy(branch),
+        branch_len,
+        owner,
+        start_at,
+        torch.from_numpy(labels),
+        right_at,
+        kind_at,
+    )
+
+
+class Batches:
+    """An endless, seeded stream of batches of about `tokens` trunk tokens each; `longest` may be raised while it runs."""
+
+    def __init__(self, data: Data, tokens: int, seed: int) -> None:
+        self.data, self.tokens = data, tokens
+        self._rng = np.random.default_rng(seed)
+        self.by_length: dict[int, Ints] = {}
+        for n in LENGTHS:
+            found = np.array([t for t, trunk in enumerate(data.trunks) if bucket(len(trunk)) == n], np.int64)
+            if len(found):
+                self.by_length[n] = found
+
+    def next(self, longest: int) -> Batch:
+        """A batch of one length at most `longest` (or the shortest there is), lengths drawn by how many tokens they hold."""
+        lengths = [n for n in self.by_length if n <= longest] or [min(self.by_length)]
+        weight = np.array([len(self.by_length[n]) * n for n in lengths], np.float64)
+        length = lengths[int(self._rng.choice(len(lengths), p=weight / weight.sum()))]
+        count = max(1, self.tokens // length)
+        pool = self.by_length[length]
+        chosen = self._rng.choice(pool, count, replace=len(pool) < count)
+        return batch(self.data, chosen.tolist(), length, self._rng)
+
+
+def ahead(batches: Batches, longest: list[int], stop: threading.Event, pinned: bool) -> Iterator[Batch]:
+    """Batches made by a thread while the device computes. longest[0] is read for each of them."""
+    waiting: queue.Queue[Batch] = queue.Queue(4)
+
+    def work() -> None:
+        while not stop.is_set():
+            made = batches.next(longest[0])
+            if pinned:
+                made = Batch(*(getattr(made, name).pin_memory() for name in made.__dataclass_fields__))
+            while not stop.is_set():
+                try:
+                    waiting.put(made, timeout=0.5)
+                    break
+                except queue.Full:
+                    continue
+
+    threading.Thread(target=work, daemon=True).start()
+    while not stop.is_set():
+        yield waiting.get()
+
+
+def in_order(data: Data, tokens: int) -> Iterator[tuple[Batch, list[int]]]:
+    """Every trunk once, with the sources of the branches: what figures are taken from."""
+    rng = np.random.default_rng(0)
+    for n in LENGTHS:
+        mine = [t for t, trunk in enumerate(data.trunks) if bucket(len(trunk)) == n]
+        count = max(1, tokens // n)
+        for at in range(0, len(mine), count):
+            some = mine[at : at + count]
+            made = batch(data, some, n, rng)
+            yield made, [data.sources[some[i]] for i in made.owner.tolist()]
