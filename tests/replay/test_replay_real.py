@@ -100,7 +100,9 @@ def test_the_own_example(local: LocalService) -> None:
     assert all(d.untrained for d in seen.decisions)
 
 
-@pytest.mark.parametrize("name", ["sweagent-0x-marshmallow-default.traj", "sweagent-10-history-only.traj", "openhands-events-cli-0.58.json"])
+@pytest.mark.parametrize(
+    "name", ["sweagent-0x-marshmallow-default.traj", "sweagent-10-history-only.traj", "openhands-events-cli-0.58.json"]
+)
 def test_the_first_steps_of_shared_files(local: LocalService, shared: Path, name: str) -> None:
     seen = replayed(local, shared / "data/trajectories" / name, steps=(1, 2))
     assert not seen.wrong
