@@ -9,12 +9,15 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flide_agent.errors import InvalidRequest
 from flide_agent.messages import InputError, InputErrors, Loc, Message, canonical_all
 from flide_agent.questions import Choice, Question, parse_questions
 from flide_agent.settings import Settings
+
+if TYPE_CHECKING:
+    from flide_agent.line import Admission
 
 SESSION_ID = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,512}")
 """What fits into one part of a URL's path once it is quoted."""
@@ -27,7 +30,7 @@ T = TypeVar("T")
 class Ask:
     """One decision to make: on `state`, or on a session's history (`messages`, or `append` after `head`).
 
-    arrived, deadline: of time.perf_counter; a deadline of 0.0 is none.
+    arrived, deadline: of time.perf_counter; a deadline of 0.0 is none. admission: the engine's line has let it in already.
     """
 
     questions: dict[str, Question]
@@ -41,6 +44,7 @@ class Ask:
     model: str | None = None
     arrived: float = field(default_factory=time.perf_counter)
     deadline: float = 0.0
+    admission: Admission | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from flide_engine.segments import Request
 
 from flide_agent.asks import ALIASES, Ask
+from flide_agent.decision import Decision, Served, Times
 from flide_agent.dispatch import Dispatcher, Done
-from flide_agent.errors import DeadlineExceeded, UnknownModel
+from flide_agent.errors import DeadlineExceeded, Overloaded, UnknownModel
 from flide_agent.line import Place, let_go
 from flide_agent.reader import Reader
 from flide_agent.reading import Reading, build_request, read_answers
@@ -32,54 +32,10 @@ if TYPE_CHECKING:
     from flide_agent.sessions import Sessions
     from flide_agent.store import CheckpointStore, Found
 
+__all__ = ["Decider", "Decision", "Served"]
+
 log = logging.getLogger("flide_agent.decide")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """The model as clients see it. context: tokens that one trunk with one branch may have. released: day of its files."""
-
-    name: str
-    untrained: bool
-    context: int
-    released: date
-
-
-@dataclass(slots=True)
-class _Times:
-    """Milliseconds by part, in order: each `mark` closes one part."""
-
-    start: float
-    last: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
-
-    def mark(self, part: str) -> None:
-        now = time.perf_counter()
-        self.parts[part] = 1e3 * (now - (self.last or self.start))
-        self.last = now
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """An answered request. reply: as JSON-able data. parts: milliseconds, in order. tier: of the checkpoint, "" for none.
-
-    saved: position of the deepest new checkpoint, m when there is none. started, seconds: wall time of its beginning, and how
-    long it took. common: tokens shared with the session's last history.
-    """
-
-    tenant: str
-    reply: dict[str, Any]
-    parts: dict[str, float]
-    started: float
-    seconds: float
-    m: int
-    saved: int
-    computed_tokens: int
-    tier: str
-    session: str = ""
-    reason: str = ""
-    common: int = 0
 
 
 @dataclass(slots=True)
@@ -118,6 +74,7 @@ class Decider:
         self.prompts, self.store, self.sessions, self.dispatcher = prompts, store, sessions, dispatcher
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="text")
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._in_turn: WeakKeyDictionary[asyncio.Lock, int] = WeakKeyDictionary()
         self._behind: set[asyncio.Task[None]] = set()
         self.retention = Retention(sessions, settings.max_sessions)
         self.reader = Reader(prompts, sessions, self.retention, served.context, settings)
@@ -133,8 +90,17 @@ class Decider:
         if ask.session is None:
             decision = await self._decide(tenant, ask)
         else:
-            async with self.session_lock(tenant, ask.session):
-                decision = await self._decide(tenant, ask)
+            lock = self.session_lock(tenant, ask.session)
+            waiting = self._in_turn.get(lock, 0)
+            if waiting > self.settings.max_session_queue:
+                message = f"{waiting} steps of this session wait already"
+                raise Overloaded(message, retry_after=1.0, reason="session")
+            self._in_turn[lock] = waiting + 1
+            try:
+                async with lock:
+                    decision = await self._decide(tenant, ask)
+            finally:
+                self._in_turn[lock] -= 1
         for watch in self.watchers:
             watch(decision)
         return decision
@@ -181,7 +147,7 @@ class Decider:
         self._threads.shutdown(wait=True)
 
     async def _decide(self, tenant: str, ask: Ask) -> Decision:
-        times = _Times(ask.arrived)
+        times = Times(ask.arrived)
         # One hop: what a thread does in a row costs less than what the loop hands from thread to thread.
         ready = await self.in_thread(lambda: self._prepare(tenant, ask, times), _Ready.give_up)
         try:
@@ -195,7 +161,7 @@ class Decider:
             return await _to_the_end(self.in_thread(lambda: self._finish(tenant, ready, done, times)))
         return self._finish(tenant, ready, done, times)
 
-    def _prepare(self, tenant: str, ask: Ask, times: _Times) -> _Ready:
+    def _prepare(self, tenant: str, ask: Ask, times: Times) -> _Ready:
         """Read the request, find its checkpoint, put it in the engine's line."""
         if ask.deadline and time.perf_counter() > ask.deadline:
             raise DeadlineExceeded("the deadline passed before the request was read")
@@ -205,14 +171,14 @@ class Decider:
         try:
             times.mark("find")
             owner = reading.share_key + (ask.session or "").encode()
-            place = self.dispatcher.enqueue(build_request(reading, found), owner, ask.deadline)
+            place = self.dispatcher.enqueue(build_request(reading, found), owner, ask.deadline, ask.admission)
         except BaseException:
             if found is not None:
                 found.release()
             raise
         return _Ready(reading, found, place)
 
-    def _finish(self, tenant: str, ready: _Ready, done: Done, times: _Times) -> Decision:
+    def _finish(self, tenant: str, ready: _Ready, done: Done, times: Times) -> Decision:
         """Answers, and the new checkpoints handed on. A session's head is set before its reply leaves; publishing for
         requests outside sessions runs behind it."""
         reading, m = ready.reading, 0 if ready.found is None else ready.found.m
@@ -269,7 +235,7 @@ class Decider:
         m: int,
         answers: dict[str, Any],
         candidates: dict[str, Any],
-        times: _Times,
+        times: Times,
     ) -> dict[str, Any]:
         tokens = len(reading.tokens) + reading.branch_tokens
         reply: dict[str, Any] = {

@@ -16,7 +16,7 @@ from flide_agent.questions import parse_questions
 from flide_agent.settings import Settings
 
 if TYPE_CHECKING:
-    from flide_agent.decide import Decision
+    from flide_agent.decision import Decision
 
 FIELDS = {"model", "input", "questions", "safety_identifier", "prompt_cache_key", "prompt_cache_options"}
 _PARTS = ("input_text", "output_text", "text")

@@ -20,7 +20,7 @@ from flide_engine.memory import Memory, PoolFull
 from flide_engine.segments import GRID, Request, RequestError, Round
 
 from flide_agent.errors import DeadlineExceeded, FlideError, InternalError, Overloaded, TooLong, Unavailable
-from flide_agent.line import Done, Item, Line, Place, let_go
+from flide_agent.line import Admission, Done, Item, Line, Place, let_go
 from flide_agent.slices import Slices
 
 if TYPE_CHECKING:
@@ -118,27 +118,33 @@ class Dispatcher:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def check(self) -> None:
-        """Whether a request would be let in now: raises Overloaded or Unavailable. For those who have not begun their work."""
+    def admit(self) -> Admission:
+        """Let a request in before it is read, so that a refusal costs nothing. Raises Overloaded or Unavailable."""
         with self._wake:
             self._check(0)
+            self._line.expected += 1
+        return Admission(self._leave_expected)
 
-    def _check(self, tokens: int) -> None:
+    def _leave_expected(self) -> None:
+        with self._wake:
+            self._line.expected -= 1
+
+    def _check(self, tokens: int, owner: bytes | None = None) -> None:
         if self._closing:
             raise Unavailable("the server is shutting down", retry_after=1.0)
         try:
-            self._line.check(tokens)
+            self._line.check(tokens, owner)
         except Overloaded:
             self.counters.refused += 1
             raise
 
-    def enqueue(self, request: Request, owner: bytes = b"", deadline: float = 0.0) -> Place:
+    def enqueue(self, request: Request, owner: bytes = b"", deadline: float = 0.0, admission: Admission | None = None) -> Place:
         """Put a request in line. Keeps its checkpoint alive until it is answered. Raises Overloaded, Unavailable, and
         InternalError for what no engine can run: it must not reach a round that others share.
 
         owner: whose turn it takes. deadline: of time.perf_counter; a request that is not begun by then fails with
-        DeadlineExceeded. Cancelling the future while the request waits takes it out of the line. Whoever takes the result
-        owns the references of its checkpoints.
+        DeadlineExceeded. admission: it was let in already. Cancelling the future while the request waits takes it out of the
+        line. Whoever takes the result owns the references of its checkpoints.
         """
         try:
             request.validate(self.engine.info.vocab_size, self.engine.info.max_context)
@@ -149,8 +155,11 @@ class Dispatcher:
             raise TooLong(f"this request needs {pages} pages of memory and the engine has {self.engine.memory.pages}; "
                           "raise memory_bytes or send less")  # fmt: skip
         item = Item(Slices(request, self.slice_tokens), owner, deadline, tokens=request.tokens())
+        if admission is not None:
+            admission.leave()
         with self._wake:
-            self._check(item.tokens)
+            if admission is None:
+                self._check(item.tokens, owner)
             if request.checkpoint is not None:
                 request.checkpoint.retain()  # type: ignore[attr-defined]
             self._line.add(item)
@@ -184,7 +193,7 @@ class Dispatcher:
                         items.remove(item)
                         gone.append(item)
                     item.begun = True
-                self._line.running = sum(i.request.tokens() for i in items)
+                self._line.running = sum(i.rows for i in items)
             for item in gone:
                 self._leave(item)
             if items:
@@ -280,7 +289,7 @@ class Dispatcher:
         c.tokens_reused += sum(i.request.start for i in items if i.slices.count == 0)
         c.engine_seconds += seconds
         with self._wake:
-            self._line.measured(result.tokens, seconds)
+            self._line.measured(len(items), result.tokens, seconds)
 
 
 def _as_ours(error: Exception) -> FlideError:

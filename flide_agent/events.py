@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from flide_agent.decide import Decision
+    from flide_agent.decision import Decision
 
 MOST_EVENTS = 512
 """Of one session."""

@@ -11,6 +11,7 @@ import heapq
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ class Place(Future[Done]):
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """deadline: of time.perf_counter; 0: none. tokens: rows that it still needs, about."""
+    """deadline: of time.perf_counter; 0: none. tokens: rows that it still needs, about. rows: of its next slice."""
 
     slices: Slices
     owner: bytes
@@ -59,6 +60,7 @@ class Item:
     seconds: float = 0.0
     together: int = 0
     tokens: int = 0
+    rows: int = 0
     begun: bool = False
 
     @property
@@ -72,46 +74,71 @@ class Item:
             self.slices.request.checkpoint.release()  # type: ignore[attr-defined]
 
 
+class Admission:
+    """The right to come to the line. `leave` gives it up or uses it, once; further calls do nothing."""
+
+    __slots__ = ("_leave",)
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+
+    def leave(self) -> None:
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+
 class Line:
-    """Not thread-safe: the dispatcher holds its lock."""
+    """Not thread-safe: the dispatcher holds its lock. expected: requests that were let in and are still being read."""
 
     def __init__(self, max_queue: int, max_tokens: int, max_wait: float) -> None:
         self.max_queue, self.max_tokens, self.max_wait = max_queue, max_tokens, max_wait
         self.tokens = 0
         self.running = 0
+        self.expected = 0
         self._waiting: dict[bytes, deque[Item]] = {}
         self._count = 0
         self._served: dict[bytes, float] = {}
         self._now = 0.0
-        self._rows = self._seconds = 0.0
+        self._rows = self._seconds = self._requests = 0.0
 
     def __len__(self) -> int:
         return self._count
 
     # --- admission ---
 
-    def wait(self) -> float:
-        """Seconds that one more request would wait, at the speed so far; 0.0 while that is unknown."""
-        return (self.tokens + self.running) * self._seconds / self._rows if self._seconds > FIRST_SPEED_AFTER else 0.0
+    def wait(self, owner: bytes | None = None) -> float:
+        """Seconds that one more request would wait, at the speed so far; 0.0 while that is unknown.
 
-    def check(self, tokens: int = 0) -> None:
+        It waits for what runs, for one slice of everybody who waits or is expected, and for all that its own owner (if known)
+        has in line.
+        """
+        if self._seconds <= FIRST_SPEED_AFTER:
+            return 0.0
+        rows = self.running + sum(line[0].rows for line in self._waiting.values())
+        rows += round(self.expected * self._rows / max(1.0, self._requests))
+        if owner in self._waiting:
+            rows += sum(item.tokens for item in self._waiting[owner])
+        return rows * self._seconds / self._rows
+
+    def check(self, tokens: int = 0, owner: bytes | None = None) -> None:
         """Raise Overloaded when no request of `tokens` rows may come now."""
-        if self._count >= self.max_queue:
-            raise self._refusal("queue", f"{self._count} requests wait already")
+        if self._count + self.expected >= self.max_queue:
+            raise self._refusal("queue", f"{self._count + self.expected} requests wait already")
         if self._count and self.tokens + tokens > self.max_tokens:
             raise self._refusal("tokens", f"{self.tokens} tokens wait already")
-        wait = self.wait()
-        if self.max_wait and self._count and wait > self.max_wait:
+        if self.max_wait and self._count + self.expected and (wait := self.wait(owner)) > self.max_wait:
             raise self._refusal("wait", f"it would wait about {wait:.1f} s")
 
     def _refusal(self, reason: str, message: str) -> Overloaded:
         """Whole seconds are what Retry-After can say."""
         return Overloaded(message, retry_after=float(min(30, max(1, math.ceil(self.wait())))), reason=reason)
 
-    def measured(self, rows: int, seconds: float) -> None:
-        """The engine ran so many rows in so long."""
+    def measured(self, requests: int, rows: int, seconds: float) -> None:
+        """The engine ran so many rows, of so many requests or slices, in so long."""
         keep = 0.5 ** (seconds / _HALF)
         self._rows, self._seconds = self._rows * keep + rows, self._seconds * keep + seconds
+        self._requests = self._requests * keep + requests
 
     # --- order ---
 
@@ -122,6 +149,7 @@ class Line:
             line.appendleft(item)
         else:
             line.append(item)
+        item.rows = item.request.tokens()
         self._count += 1
         self.tokens += item.tokens
 
@@ -152,13 +180,12 @@ class Line:
             if not self._wanted(item, now):
                 self._remove(item)
                 gone.append(item)
-            elif not taken or rows_taken + item.request.tokens() <= (item.slices.rows if item.slices.cut else room):
-                rows = item.request.tokens()
+            elif not taken or rows_taken + item.rows <= (item.slices.rows if item.slices.cut else room):
                 self._remove(item)
                 taken.append(item)
-                rows_taken += rows
+                rows_taken += item.rows
                 first = tag if first is None else first
-                self._served[owner] = tag + rows
+                self._served[owner] = tag + item.rows
             push(owner)
         if first is not None:
             self._now = max(self._now, first)

@@ -52,7 +52,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_queue_tokens: Annotated[int, Meta(description="tokens that may wait for the engine; one request always may")] = 1 << 20
     max_wait_seconds: Annotated[
         float, Meta(description="a request is refused with 429 when, at the speed so far, it would wait longer; 0: no limit")
-    ] = 0.0
+    ] = 5.0
+    max_session_queue: Annotated[
+        int, Meta(description="steps of one session that may wait for each other; one more is 429")
+    ] = 32
     max_inflight_bytes: Annotated[
         int,
         Meta(description="bytes of all bodies that are being worked on; one more is refused with 429", extra_json_schema=BYTES),
@@ -106,7 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"max_options: {self.max_options} is above 255, the most that labels can be told apart")
         for name in ("memory_bytes", "disk_bytes", "max_queue", "max_queue_tokens", "max_inflight_bytes",
                      "max_stream", "max_body_bytes", "max_request_tokens", "max_questions", "max_options", "max_candidates",
-                     "max_messages", "kept_steps", "shutdown_seconds"):  # fmt: skip
+                     "max_messages", "max_session_queue", "kept_steps", "shutdown_seconds"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be above 0, not {getattr(self, name)}")
         for name in ("max_state_tokens", "max_question_tokens", "max_round_tokens", "slice_tokens", "max_wait_seconds", "max_sessions",

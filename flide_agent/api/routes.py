@@ -17,7 +17,7 @@ from flide_agent import asks, views
 from flide_agent.api import body as bodies
 from flide_agent.api import call as calls
 from flide_agent.api import streams
-from flide_agent.decide import Decision
+from flide_agent.decision import Decision
 from flide_agent.decisions import parse_decisions, render
 from flide_agent.errors import InvalidRequest, Overloaded
 from flide_agent.events import Feed
@@ -94,15 +94,17 @@ async def _disconnected(request: Call) -> None:
 async def _decide(request: Call, parse: Callable[[Any], asks.Ask]) -> Decision:
     """Room first, then the body: a request that would be refused costs nothing."""
     service, call = service_of(request), calls.of(request.scope)
-    service.dispatcher.check()
-    raw, encoding = await _raw(request)
-    if len(raw) < INLINE_BYTES and not encoding:
-        ask = parse(bodies.decode(raw))
-    else:
-        ask = await service.decider.in_thread(lambda: parse(_decoded(request, raw, encoding)))
-    if call.deadline:
-        ask = dataclasses.replace(ask, deadline=call.deadline)
-    decision: Decision = await _while_connected(request, service.decider.decide(call.tenant, ask))
+    admission = service.dispatcher.admit()
+    try:
+        raw, encoding = await _raw(request)
+        if len(raw) < INLINE_BYTES and not encoding:
+            ask = parse(bodies.decode(raw))
+        else:
+            ask = await service.decider.in_thread(lambda: parse(_decoded(request, raw, encoding)))
+        ask = dataclasses.replace(ask, deadline=call.deadline, admission=admission)
+        decision: Decision = await _while_connected(request, service.decider.decide(call.tenant, ask))
+    finally:
+        admission.leave()
     return decision
 
 

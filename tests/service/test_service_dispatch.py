@@ -156,12 +156,31 @@ def test_who_would_wait_too_long_is_refused() -> None:
         time.sleep(0.001)
     waiting += [d.enqueue(request(2))]
     with pytest.raises(Overloaded, match="would wait about") as refused:
-        d.check()
+        d.admit()
     assert refused.value.reason == "wait"
     engine.gate.set()
     for f in waiting:
         f.result(5)
-    d.check()
+    d.admit().leave()
+    d.close(5)
+
+
+def test_who_was_let_in_is_not_refused_later_and_counts_meanwhile() -> None:
+    engine = FakeEngine()
+    d = dispatcher(engine, max_queue=2)
+    first, second = d.admit(), d.admit()
+    with pytest.raises(Overloaded):
+        d.admit()
+    with pytest.raises(Overloaded):
+        d.enqueue(request(1))
+    second.leave()
+    second.leave()
+    third = d.admit()
+    for admission in (first, third):
+        d.enqueue(request(2), admission=admission).result(5)
+        admission.leave()
+    d.admit()
+    d.admit()
     d.close(5)
 
 

@@ -1,0 +1,54 @@
+"""What a decision is when it is made: the reply, and what is known about how it came about."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The model as clients see it. context: tokens that one trunk with one branch may have. released: day of its files."""
+
+    name: str
+    untrained: bool
+    context: int
+    released: date
+
+
+@dataclass(slots=True)
+class Times:
+    """Milliseconds by part, in order: each `mark` closes one part."""
+
+    start: float
+    last: float = 0.0
+    parts: dict[str, float] = field(default_factory=dict)
+
+    def mark(self, part: str) -> None:
+        now = time.perf_counter()
+        self.parts[part] = 1e3 * (now - (self.last or self.start))
+        self.last = now
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An answered request. reply: as JSON-able data. parts: milliseconds, in order. tier: of the checkpoint, "" for none.
+
+    saved: position of the deepest new checkpoint, m when there is none. started, seconds: wall time of its beginning, and how
+    long it took. common: tokens shared with the session's last history.
+    """
+
+    tenant: str
+    reply: dict[str, Any]
+    parts: dict[str, float]
+    started: float
+    seconds: float
+    m: int
+    saved: int
+    computed_tokens: int
+    tier: str
+    session: str = ""
+    reason: str = ""
+    common: int = 0
