@@ -279,7 +279,7 @@ class Agent:
         edited = tuple(sorted(p for p in now.keys() | self._files.keys() if now.get(p) != self._files.get(p)))
         self._files = now
         ran = tests or (bool(self.actions) and call.command == self.actions[-1].command and self.actions[-1].tests != "")
-        self._record(call, code, output, edited, ("passed" if code == 0 else "failed") if ran else "")
+        self._record(call, code, output, edited, _tests(code, output) if ran else "")
 
     def _record(self, call: Call, code: int, output: str, edited: tuple[str, ...], tests: str = "") -> None:
         self._calls = [*getattr(self, "_calls", [])[-1:], call]
@@ -299,12 +299,20 @@ class Agent:
         return wrong if wrong and wrong != path and not (self.place.here / wrong).exists() else "missing/" + path
 
 
+def _tests(code: int, output: str) -> str:
+    """A pipe hides the status of the tests before it, so their own words count as well."""
+    bad = code != 0 or any(word in output for word in ("FAILED", "Traceback", " failed", " error"))
+    return "failed" if bad else "passed"
+
+
 def told(call: Call, code: int, output: str) -> bool | None:
     """Whether the command failed as its output alone can tell: None for a failing status with quiet or ordinary output, or noise despite success."""
     if call.shell is None:
         return code != 0
     low = output.lower()
     noise = any(word in low for word in ("no such file", "cannot access", "not found", "command not found", "syntax error"))
+    if code == 0 and "|" in call.command and ("FAILED" in output or "Traceback" in output) and call.kind == "run":
+        return None
     if code == 0:
         return None if noise and call.kind != "search" and "cat *.log" not in call.command else False
     loud = noise or any(

@@ -24,7 +24,8 @@ L2_EPS = 1e-6
 class Batch:
     """trunk [B, L] int64, padded at the end with anything, L a multiple of GRID; trunk_len [B].
 
-    branch [N, R] int64, R a multiple of GRID; branch_len [N] >= 1; owner [N]: row of the branch's trunk; start [N]: its m, a multiple of GRID.
+    branch [N, R] int64, R a multiple of GRID; branch_len [N] >= 1; owner [N]: row of the branch's trunk;
+    start [N]: its m, a multiple of GRID.
     labels [N, K] token ids, -1 where there are fewer; right [N]; kind [N]: which sort of question.
     """
 

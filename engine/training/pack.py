@@ -6,6 +6,7 @@ A shard (.npz) holds trunks of whole histories and branches: a fork position in 
 table of question tokens, and the right label. The first `held` part of runs goes to held-*.npz, for temperatures and early figures.
 """
 
+# ruff: noqa: E501 - rows of figures read best a line each
 from __future__ import annotations
 
 import argparse

@@ -1,5 +1,6 @@
 """Figures of answers: balanced accuracy, calibration, temperatures, intervals by clusters."""
 
+# ruff: noqa: E501 - rows of figures read best a line each
 from __future__ import annotations
 
 from collections.abc import Sequence

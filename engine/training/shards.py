@@ -74,23 +74,31 @@ def per_trunk(length: int) -> int:
 def batch(data: Data, chosen: Sequence[int], length: int, rng: np.random.Generator) -> Batch:
     """The trunks `chosen` with per_trunk(length) branches each, drawn with replacement where there are fewer."""
     n = per_trunk(length)
+    own = [data.of[t] for t in chosen]
+    drawn = [b[rng.permutation(len(b))[:n] if len(b) >= n else rng.integers(0, len(b), n)] for b in own]
+    return rows(data, chosen, drawn, length, ROW)
+
+
+def rows(data: Data, chosen: Sequence[int], branches: Sequence[Ints], length: int, width: int) -> Batch:
+    """The trunks `chosen`, cut at `length`, each with its rows of `branches` (fork, question, right, kind)."""
+    total = sum(map(len, branches))
     trunk = np.zeros((len(chosen), length), np.int64)
-    branch = np.zeros((len(chosen) * n, ROW), np.int64)
-    out = np.zeros((len(chosen) * n, 5), np.int64)  # branch_len, owner, start, right, kind
-    labels = np.zeros((len(chosen) * n, data.labels.shape[1]), np.int64)
-    for i, t in enumerate(chosen):
-        tokens, rows = data.trunks[t], data.of[t]
-        trunk[i, : len(tokens)] = tokens
-        picked = rng.permutation(len(rows))[:n] if len(rows) >= n else rng.integers(0, len(rows), n)
-        for j, (fork, question, right, kind) in enumerate(rows[picked].tolist(), i * n):
+    branch = np.zeros((total, width), np.int64)
+    out = np.zeros((total, 5), np.int64)  # branch_len, owner, start, right, kind
+    labels = np.zeros((total, data.labels.shape[1]), np.int64)
+    j = 0
+    for i, (t, some) in enumerate(zip(chosen, branches, strict=True)):
+        tokens = data.trunks[t]
+        trunk[i, : min(length, len(tokens))] = tokens[:length]
+        for fork, question, right, kind in some.tolist():
             start = fork // GRID * GRID
             own = np.concatenate([tokens[start:fork], data.questions[question]])
             branch[j, : len(own)] = own
             out[j] = len(own), i, start, right, kind
             labels[j] = data.labels[question]
-    lengths = torch.tensor([len(data.trunks[t]) for t in chosen])
-    tail = (torch.from_numpy(column.copy()) for column in out.T)
-    branch_len, owner, start_at, right_at, kind_at = tail
+            j += 1
+    lengths = torch.tensor([min(length, len(data.trunks[t])) for t in chosen])
+    branch_len, owner, start_at, right_at, kind_at = (torch.from_numpy(column.copy()) for column in out.T)
     return Batch(
         torch.from_numpy(trunk),
         lengths,

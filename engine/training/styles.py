@@ -61,6 +61,8 @@ class Style:
         self.fence = rng.choice(("```", "```bash", "```sh"))
         self.head = rng.choice(("THOUGHT: ", "DISCUSSION\n", "Thought: ", "", ""))
         self.ids = rng.choice(("call_", "toolu_", "functions.", ""))
+        self.indent = rng.choice((None, 2))
+        self.talks = episode.source == "desk" and rng.random() < 0.7
         self.named = rng.random() < 0.5
         self.open = "n/a"
 
@@ -80,6 +82,8 @@ class Style:
             cut.append(len(output) < len(action.output.rstrip("\n")))
             outputs.append(None if old and action.kind != "submit" else output)
             messages.append(self._observed(action, call_id, outputs[-1], output))
+            if self.talks and rng.random() < 0.4:
+                messages += [Message("assistant", rng.choice(wording.SAYS)), Message("user", rng.choice(wording.REPLIES))]
             after.append(len(messages))
         return Rendered(tuple(messages), tuple(after), tuple(outputs), tuple(cut), self.code, self.form)
 
@@ -131,7 +135,7 @@ class Style:
             )
         if self.form == "json":
             value = {"returncode": action.code, "output": output} if self.code else {"output": output}
-            return json.dumps(value, ensure_ascii=False)
+            return json.dumps(value, ensure_ascii=False, indent=self.indent)
         text = output or self.empty
         if self.form == "blocks" and action.failed and not self.code and self.episode.source != "package":
             text = f"Error: {text}" if not text.startswith("Error") else text

@@ -87,9 +87,8 @@ def train(network: Network, data: Data, plan: Plan, out: Path) -> list[dict[str,
             optimizer.zero_grad(set_to_none=True)
             total.backward()
             size = torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            if not cuda or step % 10 == 0:
-                if not bool(torch.isfinite(size)):
-                    raise FloatingPointError(f"the gradient is not finite at step {step}; the last checkpoint in {out} is good")
+            if (not cuda or step % 10 == 0) and not bool(torch.isfinite(size)):
+                raise FloatingPointError(f"the gradient is not finite at step {step}; the last checkpoint in {out} is good")
             optimizer.step()
             tokens += made.trunk.numel() + made.branch.numel()
             gathered.append(torch.stack([answer.detach(), language.detach()]))

@@ -96,3 +96,7 @@ SUBMITTED = (
     "diff --git a/x b/x\n(the patch was handed in)",
     "Your work has been submitted. Thank you.",
 )
+SAYS = ("I have found it. Do you want me to go on?", "That did not work, could you check the number?", "Done. Can I help you with anything else?", "I am sorry, there was a problem.",
+        "Could you tell me more about it?", "Here is what I see:\n- one entry\n- status open\n\nShall I change it?", "Please confirm with yes or no.")  # fmt: skip
+REPLIES = ("Yes, please.", "No, that is wrong.", "yes", "no", "I think the number is right, try again.", "Thanks, that is all.", "There must be an error on your side.", "OK, go on.", "I don't remember it.",
+           "Can you look it up another way?", "It failed last time too.", "Answer yes if it worked.")  # fmt: skip
