@@ -57,7 +57,7 @@ def test_a_file_of_rows_in_little_memory(shared: Path, tmp_path: Path) -> None:
     steps = many_rows(shared, tmp_path / "rows.jsonl", 2 * MIB)
     found = null_replay(tmp_path / "rows.jsonl", tmp_path)
     assert (found["code"], found["decisions"]) == (0, steps)
-    assert found["peak_bytes"] < 300 * MIB
+    assert 20 * MIB < found["peak_bytes"] < 300 * MIB
 
 
 @pytest.mark.bars
@@ -73,7 +73,7 @@ def test_two_hundred_megabytes_of_rows(shared: Path, tmp_path: Path, bar: Callab
         at_least=200,
         steps=steps,
     )
-    bar("replay: MiB of memory over 200 MB of rows", found["peak_bytes"] / MIB, limit=300, report_mib=round(report / MIB, 1))
+    bar("replay: MB of memory over 200 MB of rows", found["peak_bytes"] / 1e6, limit=300, report_mib=round(report / MIB, 1))
 
 
 @pytest.mark.bars
