@@ -1,0 +1,145 @@
+"""A short training on the CPU, the figures, and the held-out sources."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flide_engine.models import load_model
+from flide_engine.models.dummy import dummy_config
+from training import evaluate, held_out, scores, service_desk, train
+from training.asks import NAMES
+from training.network import Network
+from training.pack import Packer
+from training.shards import Batches, Data, per_trunk
+
+from flide_agent.default_model import DIRECTORY
+from flide_agent.prompts import Prompts
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    prompts = Prompts.load(DIRECTORY)
+    for part, seeds in (("train", range(40)), ("held", range(100, 106))):
+        packer = Packer(prompts, random.Random(part))
+        for seed in seeds:
+            packer.add(service_desk.episode(seed))
+        packer.shard.write(folder / f"{part}-0.npz")
+    return folder
+
+
+def _small() -> Network:
+    return Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096), 0)
+
+
+def test_loss_falls_and_the_checkpoint_loads_as_a_trained_model(shards: Path, tmp_path: Path) -> None:
+    data = Data.load([shards / "train-0.npz"])
+    data = Data(
+        [t for t in data.trunks if len(t) <= 512],
+        [0] * 99,
+        [b for t, b in zip(data.trunks, data.of, strict=True) if len(t) <= 512],
+        data.questions,
+        data.labels,
+    )
+    plan = train.Plan(minutes=5, steps=41, tokens=512, rate=3e-3, warm=5, device="cpu")
+    network = _small()
+    log = train.train(network, data, plan, tmp_path)
+    assert [row["step"] for row in log] == [0, 20, 40]
+    assert log[-1]["language"] < log[0]["language"] - 1.0
+    assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
+    model = load_model(str(tmp_path), device="cpu", dtype=torch.float32)
+    assert not model.untrained
+    assert torch.equal(model.embed, network.weight("embed_tokens.weight").detach().bfloat16().float())
+    answers = train.answers(network, Data.load([shards / "held-0.npz"]), plan, NAMES)
+    assert "last_command_failed" in answers
+    report = scores.report(answers["last_command_failed"])
+    assert 0 <= report["low"] <= report["balanced"] <= report["high"] <= 1
+
+
+def test_batches_are_seeded_and_of_fixed_shape(shards: Path) -> None:
+    data = Data.load([shards / "train-0.npz"])
+    first, second, other = (Batches(data, 2048, seed).next(1024) for seed in (1, 1, 2))
+    assert torch.equal(first.branch, second.branch)
+    assert first.branch.shape != other.branch.shape or not torch.equal(first.branch, other.branch)
+    assert first.branch.shape[0] == first.trunk.shape[0] * per_trunk(first.trunk.shape[1])
+    assert bool((first.start <= first.trunk_len[first.owner]).all())
+    assert bool((first.labels.gather(1, first.right[:, None]) >= 0).all())
+
+
+def test_the_rate_warms_up_and_comes_down() -> None:
+    plan = train.Plan()
+    assert train.rate(plan, 0, 0.0) == pytest.approx(plan.rate / plan.warm)
+    assert train.rate(plan, 1000, 0.0) == pytest.approx(plan.rate)
+    assert train.rate(plan, 1000, 1.0) == pytest.approx(0.03 * plan.rate)
+    assert train.longest(0.0) < train.longest(0.1) < train.longest(0.9)
+
+
+def _answers(n: int, sure: float, rng: np.random.Generator) -> scores.Answers:
+    """Answers that are right in 80 % of cases, with logits `sure` apart."""
+    truth = rng.integers(0, 2, n)
+    hit = rng.random(n) < 0.8
+    logits = [np.array([sure, 0.0]) if (t == 0) == h else np.array([0.0, sure]) for t, h in zip(truth, hit, strict=True)]
+    return scores.Answers(logits, truth.tolist(), [str(t) for t in truth], (np.arange(n) // 10).tolist())
+
+
+def test_scores_on_answers_of_known_quality() -> None:
+    answers = _answers(4000, 6.0, np.random.default_rng(0))
+    assert scores.balanced_accuracy(answers) == pytest.approx(0.8, abs=0.02)
+    low, high = scores.interval(answers)
+    assert low < scores.balanced_accuracy(answers) < high
+    heat = scores.temperature(answers)
+    assert 6.0 / heat == pytest.approx(np.log(4), abs=0.15), "80 % right is a logit of log 4"
+    assert scores.expected_calibration_error(answers) > 0.15
+    assert scores.expected_calibration_error(answers, heat) < 0.03
+
+
+def test_balance_is_over_truths_and_not_over_answers() -> None:
+    always = scores.Answers([np.array([1.0, 0.0])] * 10, [0] * 9 + [1], ["a"] * 9 + ["b"], list(range(10)))
+    assert scores.accuracy(always) == 0.9
+    assert scores.majority(always) == 0.9
+    assert scores.balanced_accuracy(always) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        ("bash: foo: command not found\n\n(Open file: n/a)\n(Current directory: /x)\nbash-$", True),
+        ("a.py\nb.py\n\n(Open file: n/a)\n(Current directory: /x)\nbash-$", False),
+        ("[File: /x/errors.py (9 lines total)]\n1:raise ValueError", False),
+        ("Traceback (most recent call last):\n  File\nKeyError: 1", True),
+        ("Found 3 matches for error in x", None),
+    ],
+)
+def test_rules_of_held_out_labels(text: str, failed: bool | None) -> None:
+    assert held_out.failed_of("swe-agent", None, text, "user") is failed
+    assert held_out.failed_of("swe-agent", True, text, "user") is True, "the file's own mark comes first"
+
+
+def test_held_out_sources_are_asked_and_scored(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "data" / "trajectories"
+    files = [folder / "mini-v1-GENERATED-textbased.traj.json", folder / "sweagent-10-history-only.traj"]
+    shard, asked, _ = held_out.gather(files, Prompts.load(DIRECTORY))
+    shard.write(tmp_path / "judge.npz")
+    (tmp_path / "judge.json").write_text(json.dumps({"names": held_out.NAMES, "asked": [dataclasses.asdict(a) for a in asked]}))
+    network = _small()
+    table = evaluate.table(network, tmp_path, "cpu")
+    for a, logits in zip(table.asked, table.logits, strict=True):
+        assert len(logits) == (4 if a["name"].startswith("last_tool") or a["name"].startswith("last_program") else 2)
+        if a["twin"] >= 0:
+            twin = table.asked[a["twin"]]
+            assert (twin["run"], twin["step"], twin["name"], twin["truth"]) == (a["run"], a["step"], a["name"], a["truth"])
+    found = evaluate.figures(table, {})
+    assert found["last_tool_kind"]["order_changes"] is not None
+    assert found["last_command_failed"]["planted_changes"] is not None
+    truths = {a["truth"] for a in table.asked if a["name"] == "last_command_failed"}
+    assert truths == {"True", "False"}
+    table.logits[:] = [np.eye(len(z))[r] * 9 for z, r in zip(table.logits, table.right, strict=True)]
+    perfect = evaluate.figures(table, {})
+    assert perfect["last_tool_kind"]["order_changes"] == 0
+    assert perfect["last_command_failed"]["planted_changes"] == 0
