@@ -65,11 +65,12 @@ class Outputs:
     """Everything that is written while a replay runs."""
 
     def __init__(self, options: Options, pack: Pack, stack: ExitStack) -> None:
+        # First: the same file may be recorded anew.
+        self.verification = Verification.load(options.verify, options.tolerance) if options.verify else None
         self.json = stack.enter_context(_output(options.json)) if options.json else None
         self.failures = stack.enter_context(_output(str(options.failures))) if options.failures else None
         self.recording = stack.enter_context(_output(str(options.record))) if options.record else None
         self.page = stack.enter_context(Page(options.html, pack)) if options.html else None
-        self.verification = Verification.load(options.verify, options.tolerance) if options.verify else None
         self.scores = Scores(pack, options.target_error)
 
     def begin(self, pack: Pack, identity: dict[str, Any]) -> None:

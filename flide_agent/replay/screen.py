@@ -26,7 +26,7 @@ class Screen:
         self.live = console.is_terminal
         self.layout = Layout.fitting(questions, console.width if self.live else None)
         self.files = files
-        self.seen: list[str] = []
+        self.seen: dict[str, None] = {}
         self.shown = Shown()
         self.totals = Totals()
         self.waiting_for_first = False
@@ -63,14 +63,16 @@ class Screen:
     def _load(self, event: Event) -> None:
         """With several agents their rows would be mixed: one line for each run that is through, and what all do below it."""
         done = self.totals.decisions
-        if isinstance(event, Started) and event.run.file not in self.seen:
-            self.seen.append(event.run.file)
+        if isinstance(event, Started):
+            self.seen[event.run.file] = None
         elif isinstance(event, Decision):
             if done == 1 and event.untrained:
                 self._print(UNTRAINED, "yellow")
-            of = f"file {len(self.seen)}/{self.files}, " if self.files > 1 else ""
-            text = f"{of}{self.agents} agents, {self.totals.per_second:.1f} decisions/s, {self.totals.share:.0%} reused"
-            self.progress.update(self.task, description=text, completed=done)
+            text = (
+                f"{self.agents} agents, {done} decisions, {self.totals.per_second:.1f}/s, {self.totals.share:.0%} reused, file"
+            )
+            total = self.files if self.files > 1 else None
+            self.progress.update(self.task, description=text, total=total, completed=len(self.seen) - 1 if total else done)
         elif isinstance(event, Ended):
             self._print(f"through: {heading(event.run, len(event.run.steps))}", "")
 
@@ -80,8 +82,7 @@ class Screen:
             self._print(text, "yellow" if text == UNTRAINED else "")
 
     def _started(self, event: Started) -> None:
-        if event.run.file not in self.seen[-1:]:
-            self.seen.append(event.run.file)
+        self.seen[event.run.file] = None
         name = line(event.run.name or event.run.file.rpartition("/")[2], 30)
         place = f"{len(self.seen)}/{self.files} " if self.files > 1 else ""
         self.progress.update(self.task, description=f"{place}{name}", total=event.steps, completed=0)

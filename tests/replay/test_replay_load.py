@@ -182,6 +182,8 @@ def test_a_recording_verifies_and_drift_is_told(
     assert "verified: 5 decisions as recorded, to the last bit" in result.stderr
     assert rows(result.stdout)[-1]["verification"] == {"checked": 5, "worst": 0.0, "drifts": {}}
 
+    assert replay(EXAMPLE, "--verify", recording, "--record", recording, "--steps", "1-5").exit_code == 0  # checked, then anew
+
     fewer = replay(EXAMPLE, "--verify", recording, "--steps", "1-4", "--json", "-")
     assert (fewer.exit_code, rows(fewer.stdout)[-1]["verification"]["drifts"]) == (4, {"missing": 1})
     more = replay(EXAMPLE, "--verify", recording, "--steps", "1-6", "--json", "-")
