@@ -51,7 +51,7 @@ async function overview() {
   const ready = await read("/ready").catch(() => ({ ready: false }));
   const model = models.models[0];
   at("model").textContent = model.name + (model.x_untrained ? " (untrained)" : "");
-  say(ready.ready ? "ready" : "not ready");
+  if (!ready.ready || !stop) say(ready.ready ? "ready" : "not ready");
   const reply = await fetch("/v1/stats", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
   const rows = ready.engine ? [["device", `${ready.engine.device}, ${ready.engine.dtype}`]] : [];
   if (reply.ok) {
@@ -135,6 +135,7 @@ function take(kind, data) {
     const { head, step, m, reason, history_tokens, computed_tokens, latency, answers } = data;
     const known = steps.get(head) || {};
     steps.set(head, { ...known, number: step, reason, m, tokens: history_tokens, computed: computed_tokens, latency, answers });
+    at("about").textContent = `${history_tokens} tokens, ${steps.size} steps`;
   } else if (kind === "durable" && steps.has(data.head)) {
     steps.set(data.head, { ...steps.get(data.head), durable: true, checkpoints: data.checkpoints });
   } else if (kind === "deleted") {
@@ -184,7 +185,7 @@ async function open(session) {
   at("session").hidden = false;
   at("hint").hidden = true;
   at("title").textContent = session;
-  at("about").textContent = `${found.messages} messages, ${found.tokens} tokens, ${size(found.bytes)} of checkpoints`;
+  at("about").textContent = `${found.tokens} tokens, ${found.steps.length} steps`;
   for (const button of document.querySelectorAll("[data-session]")) button.toggleAttribute("aria-current", button.dataset.session === session);
   draw();
   follow(session, stop.signal);
