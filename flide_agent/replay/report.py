@@ -156,10 +156,9 @@ class Totals:
                 f"compared  {b.same} of {b.asked} decisions equal to the last bit, at most {b.apart:.3g} apart, {b.failed} not answered"
             )
             if b.computed:
-                saved = b.computed - b.own_computed
-                out.append(
-                    f"          {b.own_computed:,} tokens computed here, {b.computed:,} there: {saved:,} saved ({saved / b.computed:.1%})"
-                )
+                saved = b.computed - b.own_computed  # below 0 where the other side goes on from what this one left there
+                more = f": {saved:,} saved ({saved / b.computed:.1%})" if saved > 0 else ""
+                out.append(f"          {b.own_computed:,} tokens computed here, {b.computed:,} there{more}")
             if b.milliseconds:
                 out.append(f"          latency there p50 {percentile(sorted(b.milliseconds), 50):.1f} ms")
         if self.untrained:

@@ -232,3 +232,16 @@ def test_tools_of_a_run_are_sent(service: CountingService, shared: Path) -> None
     assert len(service.tools[0]) == 3
     assert replay(EXAMPLE, "--steps", "1").exit_code == 0
     assert service.tools[1] is None
+
+
+def test_a_whole_folder_of_all_formats(service: CountingService, shared: Path, tmp_path: Path) -> None:
+    from test_replay_readers import STEPS
+
+    result = replay(shared / "data/trajectories", "--agents", 3, "--json", tmp_path / "out", "--html", tmp_path / "report.html")
+    assert result.exit_code == 1  # of the files that are broken on purpose
+    counted: dict[str, int] = {}
+    for row in rows((tmp_path / "out").read_text()):
+        if row["kind"] == "decision" and "made-broken" not in row["file"]:
+            name = Path(row["file"]).name
+            counted[name] = counted.get(name, 0) + 1
+    assert counted == {name: sum(steps) for name, (_, steps) in STEPS.items()}
