@@ -10,6 +10,7 @@ unless it goes back into the store it came from, for the same tenant. Every payl
 
 from __future__ import annotations
 
+import os
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -35,11 +36,12 @@ from flide_agent.sessions.records import (
     session_key,
 )
 from flide_agent.store import identity as ids
-from flide_agent.store.disk import new_name
 from flide_agent.store.errors import StoreError
+from flide_agent.store.files import FileSource
 from flide_agent.store.index import NodeRecord, Write
 from flide_agent.store.nodes import Node, encode_record
-from flide_agent.store.payload import PayloadError, closing, decode
+from flide_agent.store.objects import new_name
+from flide_agent.store.payload import PayloadError, decode
 from flide_agent.store.payload import encode as encode_payload
 from flide_agent.store.recover import Identity
 from flide_agent.store.report import Kind
@@ -138,8 +140,8 @@ def _payload(shelf: Shelf, key: bytes, node: NodeRecord, kind: str) -> bytes | N
     """A payload file's bytes, checked; None when it is damaged or gone."""
     name, since = (node.span, node.since) if kind == "kv" else (node.state, node.m)
     try:
-        with closing(shelf.files.open(name)) as fd:
-            decode(fd, kind, key, node.m, since)
+        with shelf.files.get(name) as source:
+            decode(source, kind, key, node.m, since)
         return shelf.files.path(name).read_bytes()
     except (OSError, PayloadError):
         return None
@@ -198,7 +200,7 @@ class _Import:
             self.shelf.index.commit(self.rows)
         except BaseException:
             for file in self.written:
-                self.shelf.files.unlink(file)
+                self.shelf.files.delete(file)
             raise
         return Moved(self.name, heads, carried, self.size, 0)
 
@@ -235,7 +237,7 @@ class _Import:
         since = entry.since if kind == "kv" else entry.m
         manifest, tensors = self._decoded(kind, old, entry.m, since)
         chunks, size = encode_payload(kind, key, entry.m, since, manifest, tensors)
-        name = new_name(kind)
+        name = new_name(kind, key, entry.m, since)
         self.written.append(name)
         self.shelf.files.put(name, chunks, size)
         self.size += size
@@ -245,7 +247,8 @@ class _Import:
         with tempfile.TemporaryFile(dir=self.shelf.path) as file:
             file.write(self.read(f"{kind}/{old.hex()}"))
             file.flush()
-            return decode(file.fileno(), kind, old, m, since)
+            with FileSource(os.dup(file.fileno())) as source:
+                return decode(source, kind, old, m, since)
 
     def _blocks(self, tools: bytes) -> dict[bytes, bytes]:
         """Rows of all blocks. Returns old id -> new id."""

@@ -116,7 +116,7 @@ def _apply(shelf: Shelf, nodes: Nodes, removal: Removal, more: Sequence[Write]) 
     with nodes.lock:
         out = rows(nodes, removal)
     shelf.index.commit([*out, *more])
-    gone = [(name, size) for name, size in dict(removal.files).items() if shelf.files.unlink(name)]
+    gone = [(name, size) for name, size in dict(removal.files).items() if shelf.files.delete(name)]
     shelf.index.commit([("gc", name.encode(), None) for name, _ in gone])
     return len(gone), sum(size for _, size in gone)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flide_agent.cache.shelf import Shelf
 from flide_agent.store.index import NodeRecord
-from flide_agent.store.payload import PayloadError, closing, decode
+from flide_agent.store.payload import PayloadError, decode
 
 
 @dataclass(slots=True)
@@ -55,8 +55,8 @@ def _faults(shelf: Shelf, key: bytes, record: NodeRecord, nodes: dict[bytes, Nod
         if not name:
             continue
         try:
-            with closing(shelf.files.open(name)) as fd:
-                decode(fd, kind, key, record.m, since)
+            with shelf.files.get(name) as source:
+                decode(source, kind, key, record.m, since)
         except (OSError, PayloadError) as error:
             faults.append(f"{kind} file: {error}")
         else:

@@ -2,7 +2,7 @@
 
 Reading order: `store` (what the service calls), `report` and `errors` (what comes back), `identity` (what makes two checkpoints
 the same), `nodes` (the picture in memory: tiers, tree, order of use), `finder` (the deepest checkpoint of a trunk) and `trails`
-(where trunks parted), `costs` and `eviction` (what is worth keeping), `index` (LMDB), `payload` and `files` (objects on disk),
+(where trunks parted), `costs` and `eviction` (what is worth keeping), `index` (LMDB), `payload`, `objects` and `files` (objects on disk),
 `disk` (writing and reading them), `removal` (taking them away), `jobs` and `writer` (the one thread that does), `loader` (back to
 the device), `recover` (after a start), `directory` (whose directory it is).
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,8 @@ from flide_agent.store.files import Files
 from flide_agent.store.index import Index, NodeRecord, Write
 from flide_agent.store.jobs import Put
 from flide_agent.store.nodes import Node, Nodes, encode_record
-from flide_agent.store.payload import PayloadError, closing, decode, encode
+from flide_agent.store.objects import new_name
+from flide_agent.store.payload import PayloadError, decode, encode
 from flide_agent.store.removal import Removal, remove_bare_spans, remove_state, remove_subtree
 from flide_agent.store.report import Transfers
 
@@ -31,6 +31,7 @@ PAGED = ("k", "v")
 class Staged:
     """Files written, index not told yet. guard: the node kept from removal so long: the parent, or a tombstone itself."""
 
+    put: Put
     node: Node
     record: NodeRecord
     parent: Node | None
@@ -97,7 +98,6 @@ class Disk:
                 return None
             if node.on_disk:
                 checkpoint.release()
-                node.put = None
                 return None
             bare = node.record
             parent = self._parent(put.keys, batch) if bare is None else None
@@ -118,7 +118,7 @@ class Disk:
             batch.rows.append(("ids", node.key, ids))
         with self.nodes.lock:
             batch.rows += [("hold", holder + node.key, b"") for holder in node.holders]
-        batch.staged[node.key] = staged = Staged(node, record, parent, guard, size)
+        batch.staged[node.key] = staged = Staged(put, node, record, parent, guard, size)
         return staged
 
     def _encoded(
@@ -136,12 +136,12 @@ class Disk:
                 self.nodes.exported.notify_all()
         state = {name: t for name, t in exported.tensors.items() if name not in PAGED}
         body, state_bytes = encode("state", node.key, node.m, node.m, exported.manifest, state)
-        files = [(new_name("state"), body, state_bytes)]
+        files = [(new_name("state", node.key, node.m, node.m), body, state_bytes)]
         if bare is not None:
             return msgspec.structs.replace(bare, state=files[0][0], state_bytes=state_bytes), files
         kv = {name: t for name, t in exported.tensors.items() if name in PAGED}
         span, span_bytes = encode("kv", node.key, node.m, since, {}, kv)
-        files.insert(0, (new_name("kv"), span, span_bytes))
+        files.insert(0, (new_name("kv", node.key, node.m, since), span, span_bytes))
         up = b"" if parent is None else parent.key
         record = NodeRecord(
             node.m, since, up, files[0][0], span_bytes, files[1][0], state_bytes, node.used, self.own, node.tenant
@@ -179,7 +179,7 @@ class Disk:
     def _give_back(self, guard: Node | None, size: int, names: Iterable[str]) -> None:
         for name in names:
             if name:
-                self.files.unlink(name)
+                self.files.delete(name)
         with self.nodes.lock:
             self.nodes.disk_bytes -= size
             if guard is not None:
@@ -203,7 +203,8 @@ class Disk:
                     orphan = staged.parent is not None and staged.parent.record is None
                 nodes.set_record(node, record)
                 nodes.disk[node.key] = node
-                node.put = None
+                if node.put is staged.put:
+                    node.put = None
                 if orphan:
                     remove_subtree(nodes, node, lost)
             batch.staged.clear()
@@ -216,15 +217,16 @@ class Disk:
             old = staged.node.record
             kept = old.span if old is not None else ""
             self._give_back(staged.guard, staged.size, [n for n in (staged.record.span, staged.record.state) if n != kept])
-            self.finish(staged.node)
+            self.finish(staged.put)
         batch.staged.clear()
         return count
 
-    def finish(self, node: Node) -> None:
-        """Its write ended without a record."""
+    def finish(self, put: Put) -> None:
+        """The write ended without a record. A node whose write was cancelled may have another one in the queue, which stays."""
         with self.nodes.lock:
-            node.put = None
-            self.nodes.discard_if_empty(node)
+            if put.node.put is put:
+                put.node.put = None
+            self.nodes.discard_if_empty(put.node)
 
     def victims(self, need: int, at_least: int = 0, removal: Removal | None = None) -> Removal:
         """Take states of the least value, and spans that nobody needs then, off the disk until `need` bytes more fit.
@@ -302,8 +304,8 @@ class Disk:
 
     def _file(self, node: Node, name: str, kind: str, m: int, since: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         try:
-            with closing(self.files.open(name)) as fd:
-                return decode(fd, kind, node.key, m, since)
+            with self.files.get(name) as source:
+                return decode(source, kind, node.key, m, since)
         except (PayloadError, OSError) as error:
             transient = isinstance(error, OSError) and error.errno in TRANSIENT
             self._check(node, name, transient, f"{kind}: {error}")
@@ -330,8 +332,3 @@ class Disk:
 
 TRANSIENT = frozenset({12, 23, 24})
 """ENOMEM, ENFILE, EMFILE: the file may well be sound."""
-
-
-def new_name(kind: str) -> str:
-    """A name that no file has had."""
-    return f"{os.urandom(16).hex()}.{kind}"

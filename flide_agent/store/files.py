@@ -12,8 +12,39 @@ RESERVE = 32 << 20
 """Bytes that stay free on the file system: the index needs room to record deletions."""
 
 
+class FileSource:
+    """A file opened for reading; closes it at the end of a with block. See objects.Source."""
+
+    def __init__(self, fd: int) -> None:
+        """Takes over the descriptor."""
+        self._fd = fd
+        try:
+            self.size = os.fstat(fd).st_size
+        except OSError:
+            os.close(fd)
+            raise
+
+    def read_into(self, offset: int, into: memoryview) -> int:
+        done = 0
+        while done < len(into):
+            n = os.preadv(self._fd, [into[done:]], offset + done)
+            if n <= 0:
+                break
+            done += n
+        return done
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> FileSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Files:
-    """Payload files below `objects`, named by the server: two hex digits, then the name.
+    """Payload files below `objects`, named by the server: two hex digits, then the name. The local `objects.Objects`.
 
     Written as: .tmp, fsync, rename, fsync of the directory. After `put` returns, the file is whole on stable storage.
     """
@@ -75,7 +106,7 @@ class Files:
             self.point("write")
             data = data[os.write(fd, data) :]
 
-    def unlink(self, name: str) -> bool:
+    def delete(self, name: str) -> bool:
         """Remove a file; True when it is gone. What cannot be removed now is tried again at the next start."""
         try:
             self.point("unlink")
@@ -86,9 +117,14 @@ class Files:
             return False
         return True
 
-    def open(self, name: str) -> int:
-        """A descriptor for reading, never through a symbolic link. Raises OSError."""
-        return os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def get(self, name: str) -> FileSource:
+        """A file opened for reading, never through a symbolic link. Raises OSError."""
+        return FileSource(os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+
+    def exists(self, names: Iterable[str]) -> set[str]:
+        """Those of the names that are there: a file has its name only once it is whole."""
+        listing = self.listing()
+        return {name for name in names if name in listing}
 
     @staticmethod
     def _fsync_dir(path: Path) -> None:

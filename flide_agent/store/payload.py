@@ -10,15 +10,14 @@ Header and record in the index must agree on kind, key, m and since, so that a f
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import torch
+
+from flide_agent.store.objects import Source
 
 MAGIC = b"FLIDEOB1"
 ALIGN = 4096
@@ -88,20 +87,20 @@ def encode(
     return [start, padding, *(c for c in body if len(c))], _up(len(start)) + at
 
 
-def decode(fd: int, kind: str, key: bytes, m: int, since: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """(manifest, tensors) of an open payload file, each tensor in memory of its own.
+def decode(source: Source, kind: str, key: bytes, m: int, since: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(manifest, tensors) of an object, each tensor in memory of its own.
 
     Raises PayloadError when anything does not match: size, magic, header, CRC of the header or of a tensor, or the identity
     asked for. Raises OSError for a read that fails.
     """
-    size = os.fstat(fd).st_size
-    head = os.pread(fd, ALIGN, 0)
+    size = source.size
+    head = _bytes_at(source, 0, 16)
     if len(head) < 16 or head[:8] != MAGIC:
         raise PayloadError("it is no payload file or its first bytes are damaged")
     length, crc = int.from_bytes(head[8:12], "little"), int.from_bytes(head[12:16], "little")
     if length > min(MAX_HEADER, size):
         raise PayloadError("the header's length is out of bounds")
-    raw = head[16 : 16 + length] if 16 + length <= len(head) else os.pread(fd, length, 16)
+    raw = _bytes_at(source, 16, length)
     if len(raw) != length or zlib.crc32(raw) != crc:
         raise PayloadError("the header is damaged")
     try:
@@ -113,32 +112,24 @@ def decode(fd: int, kind: str, key: bytes, m: int, since: int) -> tuple[dict[str
     start = _up(16 + length)
     if size != start + sum(_up(e.nbytes) for e in header.tensors):
         raise PayloadError("the file has not the size that its header tells")
-    return header.manifest, {e.name: _read(fd, start, size, e) for e in header.tensors}
+    return header.manifest, {e.name: _read(source, start, e) for e in header.tensors}
 
 
-def _read(fd: int, start: int, size: int, entry: TensorEntry) -> torch.Tensor:
+def _bytes_at(source: Source, offset: int, n: int) -> bytes:
+    out = bytearray(n)
+    return bytes(out[: source.read_into(offset, memoryview(out))])
+
+
+def _read(source: Source, start: int, entry: TensorEntry) -> torch.Tensor:
     dtype = DTYPES.get(entry.dtype)
     if dtype is None or entry.nbytes != math.prod(entry.shape) * dtype.itemsize or min(entry.shape, default=0) < 0:
         raise PayloadError(f"tensor {entry.name!r} has a shape or dtype that does not fit its bytes")
-    if entry.offset < 0 or entry.offset % ALIGN or start + entry.offset + entry.nbytes > size:
+    if entry.offset < 0 or entry.offset % ALIGN or start + entry.offset + entry.nbytes > source.size:
         raise PayloadError(f"tensor {entry.name!r} lies outside the file")
     flat = torch.empty(entry.nbytes, dtype=torch.uint8)
     view: memoryview = flat.numpy().data
-    done = 0
-    while done < entry.nbytes:
-        n = os.preadv(fd, [view[done:]], start + entry.offset + done)
-        if n <= 0:
-            raise PayloadError(f"tensor {entry.name!r} ends early")
-        done += n
+    if source.read_into(start + entry.offset, view) != entry.nbytes:
+        raise PayloadError(f"tensor {entry.name!r} ends early")
     if zlib.crc32(view) != entry.crc:
         raise PayloadError(f"tensor {entry.name!r} fails its checksum")
     return flat.view(dtype).reshape(entry.shape)
-
-
-@contextlib.contextmanager
-def closing(fd: int) -> Iterator[int]:
-    """Close a descriptor at the end of the block."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -144,7 +144,7 @@ class Writer:
             elif isinstance(job, Put):
                 with self.disk.nodes.lock:
                     job.cancel()
-                self.disk.finish(job.node)
+                self.disk.finish(job)
 
     def _take(self) -> list[Job]:
         """The next jobs of one batch; a Task is a batch of its own, since it has to see the ones before it committed."""
@@ -212,7 +212,7 @@ class Writer:
         if self.mode == "ro" and time.monotonic() < self._retry_at:
             with self.disk.nodes.lock:
                 put.cancel()
-            self.disk.finish(put.node)
+            self.disk.finish(put)
             self.counters.add("writes_dropped")
             return
         try:
@@ -229,7 +229,7 @@ class Writer:
             if staged is not None:
                 self.counters.add("bytes_written", staged.size)
                 return
-        self.disk.finish(put.node)
+        self.disk.finish(put)
 
     def _room(self, node: Node, size: int, error: OSError | None) -> bool:
         """Make room for size bytes of a node in all budgets; after `error`, a sixteenth of what is there goes as well."""
@@ -255,7 +255,7 @@ class Writer:
         """The index has forgotten the files: remove them, and then what the index says of having to."""
         freed = 0
         for name, size in removal.files:
-            if self.disk.files.unlink(name):
+            if self.disk.files.delete(name):
                 freed += size
                 self._owed.append(("gc", name.encode(), None))
         with self.disk.nodes.lock:
