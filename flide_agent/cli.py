@@ -172,6 +172,28 @@ def mcp(
     )
 
 
+@app.command()
+def doctor(
+    model: Model = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    store: Annotated[Path | None, typer.Option(help="Folder of the checkpoint store.")] = None,
+    memory: Memory = None,
+    disk: Disk = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file of settings.", envvar="FLIDE_AGENT_CONFIG")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Any setting as NAME=VALUE.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Look at what a server would find here, device, model, tokenizer, labels, memory, store, limits, keys, and say what to change.
+
+    Exit codes: 0 a server would start and answer exactly; 1 it would not (the lines that begin with fault); 2 wrong options.
+    """
+    from flide_agent.doctor import report
+
+    given = {"model": model, "device": device, "dtype": dtype, "store": store, "memory_bytes": memory, "disk_bytes": disk}
+    raise typer.Exit(report(configured(given, config, set_ or []), print, as_json))
+
+
 @app.command("settings")
 def show_settings(
     config: Annotated[Path | None, typer.Option(help="TOML file of settings.", envvar="FLIDE_AGENT_CONFIG")] = None,

@@ -30,6 +30,7 @@ from flide_agent.wire import (
     Page,
     Questions,
     Tries,
+    deadline_header,
     decide_body,
     failure,
     headers_of,
@@ -81,7 +82,9 @@ class Client:
         tries = Tries(self.retries if retries is None else retries, self.timeout if deadline is None else deadline)
         while True:
             try:
-                return read(self._http.request(method, path, content=content, timeout=tries.remaining()), kind)
+                left = tries.remaining()
+                response = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
+                return read(response, kind)
             except httpx.TransportError as e:
                 error: FlideError = failure(e, self.url)
             except FlideError as e:
@@ -188,7 +191,9 @@ class AsyncClient:
         tries = Tries(self.retries if retries is None else retries, self.timeout if deadline is None else deadline)
         while True:
             try:
-                return read(await self._http.request(method, path, content=content, timeout=tries.remaining()), kind)
+                left = tries.remaining()
+                request = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
+                return read(await request, kind)
             except httpx.TransportError as e:
                 error: FlideError = failure(e, self.url)
             except FlideError as e:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import logging
 import re
 import secrets
@@ -81,6 +82,21 @@ def _distinct(pairs: Iterable[tuple[bytes, str]]) -> Hashes:
         if found.setdefault(key, tenant) != tenant:
             raise ValueError(f"one key stands for two tenants, {found[key]} and {tenant}")
     return tuple(found.items())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(header: str) -> str:
+    """The host of a Host header, without port and brackets."""
+    return header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
 
 
 class Keys:

@@ -43,6 +43,48 @@ TENANT = "default"
 """Everybody's tenant as long as there are no keys."""
 
 
+def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
+    """The model's engine, its prompts, and how clients see it. Raises StartError saying what to change."""
+    import torch  # here, so that importing this module stays quick
+    from flide_engine.engine import Engine
+    from flide_engine.models import ModelError, locate
+
+    from flide_agent import default_model
+    from flide_agent.prompts import PromptError, Prompts
+
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device.startswith("cuda") and not torch.cuda.is_available():
+        raise StartError(f"device {device!r}: torch sees no CUDA device here; use --device cpu")
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    name = str(default_model.DIRECTORY) if settings.model == "default" else settings.model
+    try:
+        # A model of random weights in true shapes has no tokenizer of its own: it reads the embedded one's ids.
+        directory = default_model.DIRECTORY if name.startswith("dummy:") else locate(name)
+        prompts = Prompts.load(directory)
+        engine = Engine.load(
+            name,
+            device=device,
+            dtype=getattr(torch, dtype),
+            memory_bytes=settings.memory_bytes,
+            max_stream=settings.max_stream,
+        )
+    except (ModelError, PromptError) as e:
+        raise StartError(f"model {settings.model!r}: {e}") from e
+    except (ValueError, RuntimeError, MemoryError, OSError) as e:  # settings that do not fit; no memory for the pools
+        raise StartError(f"model {settings.model!r} cannot be loaded: {e}") from e
+    if engine.info.vocab_size < prompts.vocab_size:
+        raise StartError(
+            f"model {settings.model!r}: its tokenizer has {prompts.vocab_size} tokens, its weights {engine.info.vocab_size}"
+        )
+    released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
+    served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released)
+    return engine, prompts, served
+
+
 class Service:
     """Engine, prompts, store, sessions, dispatcher and decider, wired. Made by `open`; `close` ends all of it in order."""
 
@@ -56,44 +98,7 @@ class Service:
     @classmethod
     def open(cls, settings: Settings) -> Service:
         """Load the model, take the store, start the engine thread. Raises StartError saying what to change."""
-        import torch  # here, so that importing this module stays quick
-        from flide_engine.engine import Engine
-        from flide_engine.models import ModelError, locate
-
-        from flide_agent import default_model
-        from flide_agent.prompts import PromptError, Prompts
-
-        device = settings.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        elif device.startswith("cuda") and not torch.cuda.is_available():
-            raise StartError(f"device {device!r}: torch sees no CUDA device here; use --device cpu")
-        dtype = settings.dtype
-        if dtype == "auto":
-            dtype = "float32" if device == "cpu" else "bfloat16"
-        name = str(default_model.DIRECTORY) if settings.model == "default" else settings.model
-        try:
-            # A model of random weights in true shapes has no tokenizer of its own: it reads the embedded one's ids.
-            directory = default_model.DIRECTORY if name.startswith("dummy:") else locate(name)
-            prompts = Prompts.load(directory)
-            engine = Engine.load(
-                name,
-                device=device,
-                dtype=getattr(torch, dtype),
-                memory_bytes=settings.memory_bytes,
-                max_stream=settings.max_stream,
-            )
-        except (ModelError, PromptError) as e:
-            raise StartError(f"model {settings.model!r}: {e}") from e
-        except (ValueError, RuntimeError, MemoryError, OSError) as e:  # settings that do not fit; no memory for the pools
-            raise StartError(f"model {settings.model!r} cannot be loaded: {e}") from e
-        if engine.info.vocab_size < prompts.vocab_size:
-            raise StartError(
-                f"model {settings.model!r}: its tokenizer has {prompts.vocab_size} tokens, its weights {engine.info.vocab_size}"
-            )
-        released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
-        served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released)
-        return cls.around(settings, engine, prompts, served)
+        return cls.around(settings, *load(settings))
 
     @classmethod
     def around(cls, settings: Settings, engine: Engine, prompts: Prompts, served: Served) -> Service:

@@ -16,6 +16,9 @@ import msgspec
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """Of the request that this task works on."""
 
+traceparent: ContextVar[str] = ContextVar("traceparent", default="")
+"""The W3C header that came with it."""
+
 FIELDS = "fields"
 """`log.info("request", extra={FIELDS: {...}})`: numbers and names beside the message."""
 

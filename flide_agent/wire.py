@@ -87,6 +87,11 @@ class Tries:
         return pause
 
 
+def deadline_header(seconds: float) -> dict[str, str]:
+    """So that the server does not begin what this client will no longer wait for."""
+    return {"x-deadline-ms": f"{min(3.6e6, max(1.0, 1e3 * seconds)):.0f}"}
+
+
 def _retry_after(headers: httpx.Headers) -> float | None:
     try:
         return max(0.0, float(headers.get("retry-after", "")))

@@ -30,7 +30,6 @@ class Call:
     operator: bool = True
     known: bool = True
     deadline: float = 0.0
-    traceparent: str = ""
     started: float = field(default_factory=time.perf_counter)
     share: Share | None = None
     status: int = 0
@@ -50,7 +49,7 @@ def headers_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs if name in _READ}
 
 
-_READ = frozenset({b"authorization", b"content-length", b"traceparent", REQUEST_ID.encode(), DEADLINE.encode()})
+_READ = frozenset({b"authorization", b"content-length", b"traceparent", b"host", REQUEST_ID.encode(), DEADLINE.encode()})
 
 
 def request_id(given: str) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from flide_agent.api import call as calls
 from flide_agent.api.errors import encoded
-from flide_agent.errors import AuthenticationError, FlideError, InvalidRequest, Overloaded
-from flide_agent.keys import OPERATOR, Keys
-from flide_agent.logs import FIELDS, request_id
+from flide_agent.errors import AuthenticationError, FlideError, Forbidden, InvalidRequest, Overloaded
+from flide_agent.keys import OPERATOR, Keys, host_of, is_loopback
+from flide_agent.logs import FIELDS, request_id, traceparent
 from flide_agent.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Gate:
         self.app, self.service, self.keys, self.metrics, self.feed = app, service, keys, metrics, feed
         self.settings: Settings = service.settings
         self.routes = frozenset(route.path_format for route in app.routes)
+        self._local_only = self.settings.auth == "auto"
         self._prefix, self._count = secrets.token_hex(6), 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -47,6 +48,7 @@ class Gate:
         call = calls.Call(calls.request_id(given) if given else f"{self._prefix}-{self._count:x}")
         scope[calls.KEY] = call
         token = request_id.set(call.id)
+        trace = traceparent.set(headers.get("traceparent", ""))
         tell = self._telling(call, send)
         try:
             try:
@@ -60,10 +62,15 @@ class Gate:
                 call.share.leave()
             self._account(call, scope)
             request_id.reset(token)
+            traceparent.reset(trace)
 
     def _admit(self, call: calls.Call, path: str, headers: dict[str, str]) -> None:
         """Fill in the call. Raises what the request is refused with."""
-        call.traceparent = headers.get("traceparent", "")
+        if self.keys is None and self._local_only and not is_loopback(host_of(headers.get("host", ""))):
+            # A page of another site that had its name point here would ask with that name.
+            raise Forbidden(
+                "this server has no keys and answers only by the names of this machine; give it keys, or say auth=off"
+            )
         if self.keys is not None:
             call.operator = call.known = False
             given = headers.get("authorization")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import socket
@@ -12,11 +11,11 @@ from pathlib import Path
 
 import uvicorn
 
-from flide_agent import logs
+from flide_agent import logs, telemetry
 from flide_agent.api.app import make_app
 from flide_agent.api.gate import Gate
 from flide_agent.errors import StartError
-from flide_agent.keys import ENVIRONMENT, Keys
+from flide_agent.keys import ENVIRONMENT, Keys, is_loopback
 from flide_agent.local import Service
 from flide_agent.settings import Settings
 
@@ -67,6 +66,7 @@ def serve(settings: Settings, open_service: Callable[[Settings], Service] = Serv
     """
     logs.start(settings.log_format)
     keys = keys_of(settings)
+    watch, end_telemetry = telemetry.start() if settings.telemetry else (None, None)
     bound = listen(settings)
     # uvicorn raises the signal that stopped it once more at its end; ours is an orderly end with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -74,6 +74,8 @@ def serve(settings: Settings, open_service: Callable[[Settings], Service] = Serv
     try:
         service = open_service(settings)
         gate = make_app(service, keys)
+        if watch is not None:
+            service.decider.watchers.append(watch)
         config = uvicorn.Config(
             gate,
             log_config=None,
@@ -93,6 +95,8 @@ def serve(settings: Settings, open_service: Callable[[Settings], Service] = Serv
         server.run(sockets=[bound])
     finally:
         bound.close()
+        if end_telemetry is not None:
+            end_telemetry()
 
 
 def keys_of(settings: Settings) -> Keys | None:
@@ -111,16 +115,6 @@ def keys_of(settings: Settings) -> Keys | None:
             "(see `flide-agent keys new`), or say auth=off"
         )
     return None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _stop_before_serving(*_: object) -> None:

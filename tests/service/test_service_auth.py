@@ -12,10 +12,10 @@ import pytest
 from service_process import Running, Start
 
 from flide_agent import keys
-from flide_agent.api.server import is_loopback, keys_of
+from flide_agent.api.server import keys_of
 from flide_agent.client import Client
 from flide_agent.errors import AuthenticationError, NotFound, StartError
-from flide_agent.keys import Keys, new_key
+from flide_agent.keys import Keys, host_of, is_loopback, new_key
 from flide_agent.settings import Settings
 
 NOUL = {"q": {"type": "noul", "instructions": "Is it?"}}
@@ -151,6 +151,21 @@ def test_a_faulty_keys_file_is_named(tmp_path: Path, text: str) -> None:
 def test_faulty_keys_of_the_environment(text: str) -> None:
     with pytest.raises(StartError):
         Keys(None, text)
+
+
+def test_without_keys_only_the_names_of_this_machine_are_answered(server: Running) -> None:
+    """A page of another site whose name points to this machine gets nothing."""
+    port = server.url.rsplit(":", 1)[1]
+    for host, status in (
+        ("localhost", 200),
+        (f"127.0.0.1:{port}", 200),
+        (f"[::1]:{port}", 200),
+        ("evil.example", 403),
+        ("", 403),
+    ):
+        reply = server.http().get("/v1/models", headers={"host": host})
+        assert reply.status_code == status, host
+    assert [host_of(h) for h in ("a:1", "[::1]:80", "a")] == ["a", "::1", "a"]
 
 
 def test_every_known_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
