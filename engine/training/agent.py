@@ -11,6 +11,7 @@ from pathlib import Path
 from training import toys
 from training.facts import Action, Episode
 from training.interfaces import INTERFACES, Call, Tools
+from training.observed import tests_of, told
 from training.wording import task_text, thought
 from training.workplace import Templates, Workplace
 
@@ -52,6 +53,7 @@ class Agent:
         self.file = f"{place.package}/{self.module}.py"
         self.test = rng.choice((f"tests/test_{self.module}.py", f"test_{self.module}.py"))
         self.actions: list[Action] = []
+        self._last: Call | None = None
         self.clumsy = rng.choice((0.05, 0.15, 0.3, 0.5))
         self._files = self._prepare()
 
@@ -125,7 +127,7 @@ class Agent:
     # Single acts.
 
     def again(self) -> None:
-        if self.actions and self._last.kind != "submit":
+        if self._last is not None and self._last.kind != "submit":
             self._act(self._last)
 
     def list(self) -> None:
@@ -267,10 +269,6 @@ class Agent:
 
     # Carrying out.
 
-    @property
-    def _last(self) -> Call:
-        return self._calls[-1]
-
     def _act(self, call: Call, *, tests: bool = False, timeout: float = 8.0) -> None:
         code, output = self.tools.do(call, 0.15 if call.command == "sleep 9" else timeout)
         if code == 124:
@@ -279,10 +277,10 @@ class Agent:
         edited = tuple(sorted(p for p in now.keys() | self._files.keys() if now.get(p) != self._files.get(p)))
         self._files = now
         ran = tests or (bool(self.actions) and call.command == self.actions[-1].command and self.actions[-1].tests != "")
-        self._record(call, code, output, edited, _tests(code, output) if ran else "")
+        self._record(call, code, output, edited, tests_of(code, output) if ran else "")
 
     def _record(self, call: Call, code: int, output: str, edited: tuple[str, ...], tests: str = "") -> None:
-        self._calls = [*getattr(self, "_calls", [])[-1:], call]
+        self._last = call
         words = call.command.split()
         kind = call.kind if call.kind != "edit" or edited or code else "other"
         action = Action(
@@ -297,45 +295,6 @@ class Agent:
         i = self.rng.randrange(max(1, len(path) - 4))
         wrong = self.rng.choice((path[:i] + path[i + 1 :], "src/" + path, path.replace(".py", "s.py"), "lib/" + path))
         return wrong if wrong and wrong != path and not (self.place.here / wrong).exists() else "missing/" + path
-
-
-def _tests(code: int, output: str) -> str:
-    """A pipe hides the status of the tests before it, so their own words count as well."""
-    bad = code != 0 or any(word in output for word in ("FAILED", "Traceback", " failed", " error"))
-    return "failed" if bad else "passed"
-
-
-def told(call: Call, code: int, output: str) -> bool | None:
-    """Whether the command failed as its output alone can tell: None for a failing status with quiet or ordinary output, or noise despite success."""
-    if call.shell is None:
-        return code != 0
-    low = output.lower()
-    noise = any(word in low for word in ("no such file", "cannot access", "not found", "command not found", "syntax error"))
-    if code == 0 and "|" in call.command and ("FAILED" in output or "Traceback" in output) and call.kind == "run":
-        return None
-    if code == 0:
-        return None if noise and call.kind != "search" and "cat *.log" not in call.command else False
-    loud = noise or any(
-        word in low
-        for word in (
-            "error",
-            "traceback",
-            "fatal",
-            "usage:",
-            "failed",
-            "timed out",
-            "timeout",
-            "invalid",
-            "cannot",
-            "no rule",
-            "not a git command",
-            "unmatched",
-            "no such",
-            "took too long",
-            "unknown revision",
-        )
-    )
-    return True if loud and output.strip() else None
 
 
 def _with_thought(action: Action, text: str) -> Action:

@@ -7,29 +7,12 @@ Every yes/no question has wordings of both polarities; a negated wording turns t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flide_agent.questions import Choice, Noul, Option, Question, Score
-from training.facts import TRACEBACK, Action
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What can be asked about: the actions up to the last observation, that observation as shown, and what an observer can tell of failures."""
-
-    source: str
-    actions: Sequence[Action]
-    outputs: Sequence[str | None]
-    cut: Sequence[bool]
-    shows_code: bool
-
-    def failed(self, i: int = -1) -> bool | None:
-        """Whether action i failed, None where what is shown does not tell."""
-        action = self.actions[i]
-        if self.shows_code:
-            return action.code != 0
-        return None if self.cut[i] and action.failed else action.failed
+from training import truths
+from training.truths import Truth, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,66 +23,6 @@ class Asked:
     question: Question
     right: int
     group: str
-
-
-Truth = Callable[[View], bool | None]
-
-
-def _failed(v: View) -> bool | None:
-    return v.failed()
-
-
-def _traceback(v: View) -> bool | None:
-    return TRACEBACK in (v.outputs[-1] or "")
-
-
-def _edited(v: View) -> bool | None:
-    if v.source == "intercode":
-        return None
-    return any(a.edited for a in v.actions)
-
-
-def _last_edited(v: View) -> bool | None:
-    return None if v.source == "intercode" else bool(v.actions[-1].edited)
-
-
-def _passed(v: View) -> bool | None:
-    ran = [a for a in v.actions if a.tests]
-    return ran[-1].tests == "passed" if ran else None
-
-
-def _tested(v: View) -> bool | None:
-    return any(a.tests for a in v.actions) if v.source == "package" else None
-
-
-def _submitted(v: View) -> bool | None:
-    return v.actions[-1].kind == "submit"
-
-
-def _repeated(v: View) -> bool | None:
-    return len(v.actions) > 1 and v.actions[-1].command == v.actions[-2].command
-
-
-def _looping(v: View) -> bool | None:
-    return len(v.actions) > 2 and len({a.command for a in v.actions[-3:]}) == 1
-
-
-def _empty(v: View) -> bool | None:
-    return None if v.actions[-1].kind == "submit" else not v.actions[-1].output.strip()
-
-
-def _ever_failed(v: View) -> bool | None:
-    told = [v.failed(i) for i in range(len(v.actions))]
-    if None in told or None in v.outputs:
-        return None
-    return any(told)
-
-
-def _two_failed(v: View) -> bool | None:
-    if len(v.actions) < 2 or v.outputs[-2] is None:
-        return None
-    a, b = v.failed(), v.failed(-2)
-    return None if a is None or b is None else a and b
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,61 +36,61 @@ class Kind:
 
 
 YES_NO: dict[str, Kind] = {
-    "last_command_failed": Kind(_failed, (
+    "last_command_failed": Kind(truths.failed, (
         "Did the last command that the agent ran fail?", "Did the last command fail?", "Has the most recent command failed?", "Did the latest tool call end in an error?",
         "Is the last result a failure?", "The agent's last action failed.", "Was the last command unsuccessful?", "Does the last output show that the command failed?",
         "Did the agent's most recent action go wrong?", "Did the previous step produce an error?", "last command failed", "Look at the final observation. Is it an error?"),
         ("Did the last command succeed?", "Did the last command work without an error?", "Was the most recent tool call successful?", "The last command did what it should.",
          "Did the latest action complete without failing?", "Is the last result free of errors?", "Was the last step successful?", "last command ok"),
         (("its output shows an error, a failing test, a refusal or a timeout", "it did what it was meant to do, or no command has been run yet"), ("it failed", "it worked"), ("an error came back", "no error came back"))),
-    "traceback": Kind(_traceback, (
+    "traceback": Kind(truths.traceback, (
         "Does the last observation contain a Python traceback?", "Is there a traceback in the last output?", "Did the last command print a stack trace?", "Does the most recent output show a Traceback?",
         "traceback in last output", "Was an exception's traceback printed by the last command?", "The final observation holds a Python stack trace.", "Can a Python traceback be seen in the latest result?"),
         ("Is the last output free of tracebacks?", "The last observation has no traceback.", "Did the last command run without printing a traceback?", "No stack trace in the latest output?"),
         (("a traceback is printed", "there is none"), ("it has a stack trace", "it has no stack trace"))),
-    "any_file_edited": Kind(_edited, (
+    "any_file_edited": Kind(truths.edited, (
         "Has the agent changed any file so far?", "Was any file edited up to now?", "Did the agent create, change or delete a file in this run?", "Has anything been modified yet?",
         "files edited so far", "Is there at least one edit in the history?", "Has the agent made a change that took effect?", "The agent has already modified something."),
         ("Has the agent left all files as they were so far?", "No file has been changed yet.", "Is everything still unmodified?", "Has the agent only looked and not edited up to now?"),
         (("at least one file was changed", "nothing was changed"), ("an edit took effect", "no edit took effect"))),
-    "last_changed_file": Kind(_last_edited, (
+    "last_changed_file": Kind(truths.last_edited, (
         "Did the last command change a file?", "Was a file modified by the last action?", "Is the last action an edit that took effect?", "The latest step wrote to a file.",
         "Did the most recent command create, change or delete something?", "last action edited"),
         ("Did the last action leave all files unchanged?", "The last command changed nothing.", "Was the latest action without effect on files?", "Did the last step only read or run?"),
         (("a file is different now", "no file is different"), ("it changed something", "it changed nothing"))),
-    "tests_passed": Kind(_passed, (
+    "tests_passed": Kind(truths.passed, (
         "Did the tests pass when they were run last?", "Did all tests pass at the last test run?", "Was the most recent test run green?", "Are the tests passing as of the last run?",
         "tests passed at last run", "The last run of the tests succeeded.", "Was the latest test run successful?"),
         ("Did any test fail at the last test run?", "Was the most recent test run red?", "The last test run failed.", "Are there failing tests as of the last run?", "Did the tests fail when last run?"),
         (("all passed", "some failed or could not run"), ("green", "red"))),
-    "tests_run": Kind(_tested, (
+    "tests_run": Kind(truths.tested, (
         "Has the agent run the tests yet?", "Were tests run in this history?", "Did the agent execute any test suite so far?", "tests run so far", "The tests have been run at least once."),
         ("Is the agent still to run the tests for the first time?", "No tests have been run so far.", "Has no test been executed yet?", "The agent never ran the tests."),
         (("at least one test run", "no test run"),)),
-    "submitted": Kind(_submitted, (
+    "submitted": Kind(truths.submitted, (
         "Has the agent submitted its work?", "Did the agent hand in its result?", "Is the run finished by a submission?", "submitted", "The agent has submitted.", "Was the final answer handed in?"),
         ("Is the agent still working, with nothing submitted?", "The agent has not submitted yet.", "Is the submission still to come?", "Has nothing been handed in so far?"),
         (("it was handed in", "it goes on"), ("submitted", "not submitted"))),
-    "repeated": Kind(_repeated, (
+    "repeated": Kind(truths.repeated, (
         "Did the agent repeat the same command?", "Is the last command identical to the one before it?", "Did the agent run exactly the same command twice in a row?", "repeated the last command",
         "Was the last action a repetition of the previous action?", "The agent just did the same thing again."),
         ("Is the last command different from the one before?", "Did the agent do something new in its last step?", "The last two commands differ.", "Was the last action a new one?"),
         (("the same command again", "another command"), ("a repetition", "something new"))),
-    "looping": Kind(_looping, (
+    "looping": Kind(truths.looping, (
         "Has the agent run the same command three or more times in a row?", "Is the agent stuck in a loop of one command?", "Is the agent stuck: does it repeat one command again and again?",
         "Were the last three commands all identical?", "agent loops", "The agent keeps running the same command."),
         ("Is the agent free of loops, its last three commands not all the same?", "The agent is not stuck on one command.", "Do the last three commands differ somewhere?", "Is the agent moving on?"),
         (("three equal commands in a row", "no such loop"), ("it repeats itself", "it moves on"))),
-    "empty_output": Kind(_empty, (
+    "empty_output": Kind(truths.empty, (
         "Was the output of the last command empty?", "Did the last command print nothing?", "Is there no output in the last observation?", "last output empty", "The last command was silent.",
         "Did the most recent action return nothing?"),
         ("Did the last command print something?", "Is there output in the last observation?", "The last result is not empty.", "Did the latest command return any text?"),
         (("nothing was printed", "something was printed"), ("empty", "not empty"))),
-    "ever_failed": Kind(_ever_failed, (
+    "ever_failed": Kind(truths.ever_failed, (
         "Has any command failed so far?", "Was there at least one failing command in this run?", "Did something go wrong at any step?", "any failure so far", "The run has seen an error at least once."),
         ("Have all commands worked so far?", "No command has failed up to now.", "Is the history free of failures?", "Did every step succeed?"),
         (("at least one failed", "none failed"),)),
-    "two_failures": Kind(_two_failed, (
+    "two_failures": Kind(truths.two_failed, (
         "Did the last two commands both fail?", "Have the two most recent commands failed?", "Two failures in a row at the end?", "The agent's last two actions both ended in an error."),
         ("Did at least one of the last two commands work?", "The last two commands did not both fail.", "Was one of the two latest actions successful?"),
         (("both failed", "at least one worked"),)),

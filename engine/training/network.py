@@ -76,7 +76,8 @@ class Network(nn.Module):
         return list(zip(self.names, self.values, strict=True))
 
     def weight(self, name: str) -> Tensor:
-        return self.values[self._at[name]]
+        found: Tensor = self.values[self._at[name]]
+        return found
 
     def _layer(self, i: int) -> dict[str, Tensor]:
         return {field: self.weight(f"layers.{i}.{name}") for field, name in NAMES[self.config.layer_types[i]].items()}
@@ -118,7 +119,7 @@ class Network(nn.Module):
         """x [B, L, H], raw [B, 3 + L, C] with the window first. Returns the mixing's output and states [B, L / GRID + 1, heads, dk, dv]."""
         c, (rows, n) = self.config, x.shape[:2]
         conv = w["conv"].squeeze(1)
-        mixed = F.silu(sum(raw[:, j : j + n] * conv[:, j] for j in range(4)))
+        mixed = F.silu(torch.stack([raw[:, j : j + n] * conv[:, j] for j in range(4)]).sum(0))
         q, k, v = mixed.split([c.key_width, c.key_width, c.value_width], -1)
         z, b, a = (F.linear(x, w[name]) for name in ("in_z", "in_b", "in_a"))
         with torch.autocast(x.device.type, enabled=False):

@@ -28,6 +28,7 @@ from flide_agent.prompts import Prompts
 from training import agent, asks, intercode, service_desk
 from training.facts import Episode
 from training.styles import Style
+from training.truths import View
 from training.workplace import Templates, packages
 
 LONGEST, SHORTEST = 8192, 128
@@ -90,7 +91,7 @@ class Packer:
             return 0
         number, added, last = len(self.shard.trunks), [], 0
         for i in sorted(rng.sample(usable, min(forks, len(usable)))):
-            view = asks.View(
+            view = View(
                 episode.source, episode.actions[: i + 1], rendered.outputs[: i + 1], rendered.cut[: i + 1], rendered.shows_code
             )
             asked = 0

@@ -164,11 +164,12 @@ def main() -> None:
     names = tuple(read_json(a.shards / "names.json")["names"])
     a.out.mkdir(parents=True, exist_ok=True)
     torch.set_float32_matmul_precision("high")
-    data = Data.load(sorted(a.shards.glob("train-*.npz")))
+    # Both at once: a missing held-out part must show before the time is spent.
+    data, kept = (Data.load(sorted(a.shards.glob(f"{part}-*.npz"))) for part in ("train", "held"))
     print(f"{len(data.trunks)} trunks, {data.tokens:,} tokens, {sum(map(len, data.of)):,} questions", flush=True)
     network = Network(ModelConfig.read(DIRECTORY), plan.seed)
     train(network, data, plan, a.out)
-    held = answers(network, Data.load(sorted(a.shards.glob("held-*.npz"))), plan, names)
+    held = answers(network, kept, plan, names)
     found = {name: scores.temperature(some) for name, some in sorted(held.items())}
     figures = {name: scores.report(some, found[name]) for name, some in sorted(held.items())}
     (a.out / "temperatures.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,10 +46,10 @@ def _batch(forks: list[tuple[int, int]], question: int = 21) -> tuple[Batch, lis
         starts.append(m)
         lengths.append(len(own))
     n = len(forks)
-    batch = Batch(
-        torch.from_numpy(trunk), torch.tensor([150, 256]), torch.from_numpy(branch), torch.tensor(lengths), torch.tensor([t for t, _ in forks]),
-        torch.tensor(starts), torch.tensor([(*LABELS, -1)] * n), torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long),
-    )  # fmt: skip
+    zeros = torch.zeros(n, dtype=torch.long)
+    owner, start, labels = torch.tensor([t for t, _ in forks]), torch.tensor(starts), torch.tensor([(*LABELS, -1)] * n)
+    trunk_len, branch_len = torch.tensor([150, 256]), torch.tensor(lengths)
+    batch = Batch(torch.from_numpy(trunk), trunk_len, torch.from_numpy(branch), branch_len, owner, start, labels, zeros, zeros)
     return batch, trunks, asked
 
 
@@ -109,3 +111,14 @@ def test_the_gradient_reaches_every_parameter(exported: tuple[Network, Path]) ->
     dead = [name for name, value in network.named() if value.grad is None or not value.grad.abs().max() > 0]
     network.zero_grad()
     assert not dead
+
+
+def test_training_needs_neither_the_tokenizer_nor_the_service() -> None:
+    """The machine that trains may have torch and safetensors alone."""
+    blocked = (
+        "import sys\nfor name in ('msgspec', 'tokenizers', 'transformers', 'litestar', 'lmdb'): sys.modules[name] = None\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", blocked + "import training.train, training.evaluate"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

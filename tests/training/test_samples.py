@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from training import asks, service_desk
-from training.asks import View, ask
+from training.asks import ask
 from training.facts import Action, Episode
 from training.pack import BRANCH_TOKENS, LONGEST, Packer
 from training.shards import Data
 from training.styles import FORMATS, Style
+from training.truths import View
 
 from flide_agent.default_model import DIRECTORY
 from flide_agent.prompts import Prompts

@@ -12,7 +12,7 @@ import pytest
 import torch
 from flide_engine.models import load_model
 from flide_engine.models.dummy import dummy_config
-from training import evaluate, held_out, scores, service_desk, train
+from training import evaluate, held_out, held_out_labels, scores, service_desk, train
 from training.asks import NAMES
 from training.network import Network
 from training.pack import Packer
@@ -117,8 +117,8 @@ def test_balance_is_over_truths_and_not_over_answers() -> None:
     ],
 )
 def test_rules_of_held_out_labels(text: str, failed: bool | None) -> None:
-    assert held_out.failed_of("swe-agent", None, text, "user") is failed
-    assert held_out.failed_of("swe-agent", True, text, "user") is True, "the file's own mark comes first"
+    assert held_out_labels.failed_of("swe-agent", None, text, "user") is failed
+    assert held_out_labels.failed_of("swe-agent", True, text, "user") is True, "the file's own mark comes first"
 
 
 def test_held_out_sources_are_asked_and_scored(shared: Path, tmp_path: Path) -> None:
