@@ -8,12 +8,13 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
 
-from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, UnexpectedReply, Unreachable
+from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, NotFound, UnexpectedReply, Unreachable
 from flide_agent.replay.compare import Other, Side
 from flide_agent.replay.questions import Questions
 from flide_agent.replay.records import Problem, Run, Step
@@ -185,7 +186,8 @@ class Walk:
             if old is not None:
                 self.sessions.remove(old)
         if old is not None:
-            self.service.delete(old)
+            with suppress(NotFound):  # as in `forget`
+                self.service.delete(old)
 
     def _decide(self, run: Run, step: Step, session: str) -> Decision:
         begun = time.perf_counter()
@@ -219,7 +221,8 @@ class Walk:
     def forget(self) -> None:
         """Delete the sessions that this walk opened. Raises FlideError."""
         while self.sessions:
-            self.service.delete(self.sessions.pop())
+            with suppress(NotFound):  # a session whose first step was refused was never opened
+                self.service.delete(self.sessions.pop())
 
 
 def _hopeless(error: FlideError) -> bool:

@@ -13,7 +13,7 @@ from counting_service import EXAMPLE, CountingService
 from typer.testing import CliRunner
 
 from flide_agent import cli
-from flide_agent.errors import TooLong, Unreachable
+from flide_agent.errors import NotFound, TooLong, Unreachable
 from flide_agent.replay import command
 from flide_agent.replay.compare import Other, apart
 from flide_agent.replay.load import Pace, Rate, over
@@ -98,6 +98,16 @@ def test_sessions_beyond_a_window_are_deleted_on_the_way(service: CountingServic
     list(walk.over(runs(5)))
     assert len(service.deleted) == 3
     assert len(walk.sessions) == 2
+
+
+def test_a_session_that_was_never_opened_need_not_be_deleted(service: CountingService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(session: str) -> None:
+        raise NotFound("no such session")
+
+    monkeypatch.setattr(service, "delete", gone)
+    walk = Walk(service, DEFAULT, steps=(1, 1), window=1)
+    assert sum(isinstance(e, Decision) for e in walk.over(runs(3))) == 3
+    walk.forget()
 
 
 def test_warm_walks_each_run_once_beforehand(service: CountingService) -> None:
