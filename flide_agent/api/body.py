@@ -7,6 +7,7 @@ import json
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
@@ -105,15 +106,33 @@ def _unzstd(body: bytes, cap: int) -> bytes:
 
 
 def decode(body: bytes) -> Any:
-    """JSON of a body. Raises InvalidRequest at the position of the mistake."""
+    """JSON of a body. Raises InvalidRequest at the position of the mistake, and where a name in `questions` stands twice.
+
+    JSON leaves open what a repeated name means, and most readers keep the last: a question or an option would be lost.
+    """
     try:
-        return msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
+        if isinstance(value, dict) and isinstance(value.get("questions"), (dict, list)):
+            json.loads(bytes(msgspec.json.decode(body, type=_Asked).questions), object_pairs_hook=_unique)
+        return value
     except RecursionError:
         raise _invalid("the JSON is nested too deeply") from None
     except msgspec.DecodeError as e:
         if _SURROGATE.search(body):
             return _decode_surrogates(body)
         return _refuse(body, e)
+
+
+class _Asked(msgspec.Struct):
+    questions: msgspec.Raw
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise InvalidRequest.at(("questions",), f"the name {twice[:80]!r} stands twice in one object", "duplicate_name")
+    return found
 
 
 def _decode_surrogates(body: bytes) -> Any:
@@ -140,7 +159,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, list):
         return [_clean(v) for v in value]
     if isinstance(value, dict):
-        return {_clean(k): _clean(v) for k, v in value.items()}
+        return _unique([(_clean(k), _clean(v)) for k, v in value.items()])
     return value
 
 

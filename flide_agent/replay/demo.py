@@ -30,7 +30,9 @@ from flide_agent.replay.walk import Decision, Stopped, Walk
 from flide_agent.replies import Reply, StepReply
 from flide_agent.settings import Settings
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "fix_slugify.traj"
+EXAMPLE = Path(__file__).parent / "fix_slugify.traj"
+if not EXAMPLE.exists():  # in a checkout; the wheel has it beside this file
+    EXAMPLE = Path(__file__).parents[2] / "examples" / "fix_slugify.traj"
 GRID = 64
 DURABLE_SECONDS = 60.0
 DEVICE = "cpu"

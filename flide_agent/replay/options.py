@@ -103,7 +103,10 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
         if url is not None:
             both = [f"--{name}" for name, value in local.items() if value is not None]
             if both:
-                raise typer.BadParameter(f"goes with a service in this process, not with {', '.join(both)}", param_hint="--url")
+                names = ", ".join(both)
+                raise typer.BadParameter(
+                    f"{names} set up a service in this process; --url asks one that runs already", param_hint="--url"
+                )
             if compare == "no-cache":
                 hint = f"no-cache goes with a service in this process; to ask the server's stateless route: --compare {url}"
                 raise typer.BadParameter(hint, param_hint="--compare")

@@ -36,7 +36,12 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServerProcess:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # an interrupt while it starts must not leave it behind
+            self.kill()
+            self._log.close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

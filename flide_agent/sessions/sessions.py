@@ -232,10 +232,10 @@ class Sessions:
         if cursor is not None:
             after = id_bytes(cursor)
             if after is None:
-                raise InvalidRequest.at(("cursor",), "not a cursor of this listing")
+                raise _query("cursor", "not a cursor of this listing")
             after = place + after
         if not 1 <= limit <= 1000:
-            raise InvalidRequest.at(("limit",), "must be between 1 and 1000")
+            raise _query("limit", "must be between 1 and 1000")
         with self._lock:
             live = {s.place: s for s in self._live.values() if s.place.startswith(place)}
             stored = dict(self._store.index.scan("session", place, after=after, limit=limit + 1))
@@ -331,3 +331,8 @@ class Sessions:
     def _save(self, session: LiveSession) -> None:
         rows = session.rows(self._prompts.digest)
         self._store.writer.submit(Rows(rows, lambda ok: session.saved_rows(rows) if ok else None))
+
+
+def _query(field: str, msg: str) -> InvalidRequest:
+    """A mistake in a parameter of the address."""
+    return InvalidRequest([{"loc": ["query", field], "msg": msg, "type": "value_error"}])

@@ -91,8 +91,14 @@ class Ownership:
             pid = int(text) if text.isdigit() else None
             who = f"process {pid}" if pid else "another process"
             raise StoreBusy(f"{path.parent} is in use by {who}; stop it or choose another store directory", pid) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(self._fd)
+            raise StoreError(
+                f"cannot write {path}: {error.strerror}; free some space or choose another store directory"
+            ) from error
 
     def release(self) -> None:
         with contextlib.suppress(OSError):

@@ -181,7 +181,24 @@ def test_unknown_head_is_a_conflict(http: httpx.Client) -> None:
 def test_session_listing_parameters(http: httpx.Client) -> None:
     for bad in ("0", "1001", "x", "-1"):
         refused(http.get("/v1/sessions", params={"limit": bad}), 422)
-    refused(http.get("/v1/sessions", params={"cursor": "not a cursor"}), 422)
+    detail = refused(http.get("/v1/sessions", params={"cursor": "not a cursor"}), 422)
+    assert detail[0]["loc"] == ["query", "cursor"]
+
+
+@pytest.mark.parametrize(
+    "questions",
+    [
+        '{"q": {"type": "noul", "instructions": "?"}, "q": {"type": "noul", "instructions": "!"}}',
+        '{"q": {"type": "choice", "criteria": {"a": "one", "b": null, "a": "two"}}}',
+        '{"\\udcb2": {"type": "noul", "instructions": "?"}, "\\udcb3": {"type": "noul", "instructions": "!"}}',
+        '{"q": {"type": "choice", "criteria": {"\\udcb2": null, "\\udcb3": null}}}',
+    ],
+)
+def test_a_name_that_stands_twice_is_refused_not_dropped(http: httpx.Client, questions: str) -> None:
+    body = '{"state": "s", "questions": ' + questions + "}"
+    detail = refused(http.post("/v1/systemone", content=body, headers={"content-type": "application/json"}), 422)
+    assert detail[0]["type"] == "duplicate_name"
+    assert detail[0]["loc"] == ["body", "questions"]
 
 
 def test_opening_mistakes(http: httpx.Client) -> None:

@@ -16,7 +16,7 @@ import pytest
 from fake_engine import KEY, FakeEngine, some_tokens
 
 from flide_agent.store import CheckpointStore, StoreBusy, StoreError
-from flide_agent.store.directory import filesystem, refuse_network
+from flide_agent.store.directory import Ownership, filesystem, refuse_network
 from flide_agent.store.files import Files
 from flide_agent.store.index import Index
 
@@ -383,3 +383,12 @@ def test_a_reader_does_not_stop_pages_from_being_reused(tmp_path: Path) -> None:
         index.read("ids", b"key")
     assert (tmp_path / "index" / "data.mdb").stat().st_size < 1 << 20
     index.close()
+
+
+def test_a_disk_that_is_full_at_the_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StoreError, match="No space left on device; free some space"):
+        Ownership(tmp_path / "LOCK")
