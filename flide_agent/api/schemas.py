@@ -54,7 +54,7 @@ def requests(settings: Settings) -> dict[str, Schema]:
     instructions = either(CONTENT, NULL)
     tools = listed({"type": "object"})
     return {
-        "Question": {"oneOf": [ref("Noul"), ref("Choice"), ref("Score")], "discriminator": {"propertyName": "type"}},
+        "Question": {"anyOf": [ref("Noul"), ref("Choice"), ref("Score")], "discriminator": {"propertyName": "type"}},
         "Noul": thing(
             ["type"], extra=False, about="Yes or no. Needs instructions or a described side.",
             type={"const": "noul"}, instructions=instructions,
@@ -98,7 +98,7 @@ def requests(settings: Settings) -> dict[str, Schema]:
             questions=listed(ref("DecisionsQuestion"), 1, settings.max_questions),
             safety_identifier=either({"type": "string", "maxLength": 128}, NULL),
         ),
-        "DecisionsQuestion": {"oneOf": [
+        "DecisionsQuestion": {"anyOf": [
             thing(["type", "instructions"], type={"const": "predicate"}, name=TEXT, instructions=TEXT),
             thing(["type", "instructions", "choices"], type={"const": "choice"}, name=TEXT, instructions=TEXT,
                   choices=listed(thing(["value"], value={"type": ["string", "boolean"]}, description=TEXT), 2,
@@ -111,7 +111,7 @@ def requests(settings: Settings) -> dict[str, Schema]:
 
 def replies() -> dict[str, Schema]:
     """Bodies that the server sends."""
-    answer = {"oneOf": [ref("NoulAnswer"), ref("ChoiceAnswer"), ref("ScoreAnswer")]}
+    answer = {"anyOf": [ref("NoulAnswer"), ref("ChoiceAnswer"), ref("ScoreAnswer")]}
     shares = by_id(SHARE, "Probability of each.")
     checkpoint = thing(
         ["m", "tiers", "bytes", "durable"], m=COUNT, tiers=listed({"enum": ["device", "disk"]}), bytes=COUNT, durable=TRUTH

@@ -27,14 +27,14 @@ BAD: list[Any] = [
 ]  # fmt: skip
 
 
-def schemathesis(url: str, examples: int, *more: str) -> str:
+def schemathesis(url: str, folder: Path, examples: int, *more: str) -> str:
     command = [
         str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/schema", "--url", url, "--checks", CHECKS,
         "--max-examples", str(examples), "--exclude-path", "/v1/sessions/{session}/events", "--seed", "1", "--no-color",
         "--suppress-health-check", "all", "--request-timeout", "60", *more,
     ]  # fmt: skip
     env = os.environ | {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=540, cwd="/")
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=540, cwd=folder)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -49,9 +49,9 @@ def answered(server: Running) -> dict[str, int]:
     return out
 
 
-def test_a_few_generated_requests(server: Running) -> None:
+def test_a_few_generated_requests(server: Running, tmp_path: Path) -> None:
     pytest.importorskip("schemathesis")
-    schemathesis(server.url, 2, "--phases", "examples,fuzzing")
+    schemathesis(server.url, tmp_path, 2, "--phases", "examples,fuzzing")
 
 
 @pytest.mark.bars
@@ -59,7 +59,7 @@ def test_a_few_generated_requests(server: Running) -> None:
 def test_generated_requests(start: Start, tmp_path: Path, bar: Callable[..., None]) -> None:
     pytest.importorskip("schemathesis")
     server = start(tmp_path / "s")
-    schemathesis(server.url, 90)
+    schemathesis(server.url, tmp_path, 90)
     seen = answered(server)
     bar("schemathesis: requests, all conformant", sum(seen.values()), at_least=2000, by_status=seen)
     bar("schemathesis: 5xx", sum(n for status, n in seen.items() if status >= "500"), limit=0)
