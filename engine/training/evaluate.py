@@ -107,16 +107,10 @@ def figures(t: Table, temperatures: dict[str, float]) -> dict[str, Any]:
 
 
 def changes(t: Table, chosen: list[int]) -> float | None:
-    """The part of answers that differ from their twin's: in other words, whether one is right and the other wrong, or both wrong in another way."""
+    """The part of answers that name another option than their twin's, wherever it stands."""
     pairs = [(i, t.asked[i]["twin"]) for i in chosen if t.asked[i]["twin"] >= 0]
-    if not pairs:
-        return None
-
-    def shifted(i: int) -> int:
-        """The answer's place counted from the right one: the same for the right option in whatever order."""
-        return int((int(np.argmax(t.logits[i])) - t.right[i]) % len(t.logits[i]))
-
-    return float(np.mean([shifted(i) != shifted(j) for i, j in pairs]))
+    named = [t.asked[i]["options"][int(np.argmax(t.logits[i]))] for i in range(len(t.asked))]
+    return float(np.mean([named[i] != named[j] for i, j in pairs])) if pairs else None
 
 
 def passed(row: dict[str, Any]) -> bool:

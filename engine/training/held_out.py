@@ -58,7 +58,9 @@ _KIND_TEXT = {
 
 @dataclass(frozen=True)
 class Asked:
-    """One branch of the shard. twin: index of the same question in the plain history, or in the first order; -1 for none."""
+    """One branch of the shard. twin: index of the same question in the plain history, or in the first order; -1 for none.
+
+    options: what stands at each label, in order."""
 
     source: str
     run: str
@@ -67,6 +69,7 @@ class Asked:
     truth: str
     test: str
     tokens: int
+    options: tuple[str, ...]
     twin: int = -1
 
 
@@ -148,6 +151,7 @@ def gather(paths: Sequence[Path], prompts: Prompts) -> tuple[Shard, list[Asked],
                         index = shard.question(branch.tokens.astype(np.uint16), branch.labels)
                         shard.branches.append((number, end, index, right, NAMES.index(name)))
                         place = len(asked)
+                        options = tuple(o.name for o in question.options) if isinstance(question, Choice) else ("yes", "no")
                         if test == "plain":
                             first[k, "", n] = place
                             first.setdefault((k, name, 0), place)
@@ -161,6 +165,7 @@ def gather(paths: Sequence[Path], prompts: Prompts) -> tuple[Shard, list[Asked],
                                 truth,
                                 how if test == "plain" else "planted",
                                 end,
+                                options,
                                 other,
                             )
                         )

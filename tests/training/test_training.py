@@ -14,7 +14,7 @@ from flide_engine.models import load_model
 from flide_engine.models.dummy import dummy_config
 from training import evaluate, held_out, held_out_labels, scores, service_desk, train
 from training.asks import NAMES
-from training.network import Network
+from training.network import Network, losses
 from training.pack import Packer
 from training.shards import Batches, Data, per_trunk
 
@@ -143,3 +143,21 @@ def test_held_out_sources_are_asked_and_scored(shared: Path, tmp_path: Path) -> 
     perfect = evaluate.figures(table, {})
     assert perfect["last_tool_kind"]["order_changes"] == 0
     assert perfect["last_command_failed"]["planted_changes"] == 0
+
+
+def test_a_batch_is_learnt_by_heart(shards: Path) -> None:
+    """Gradients reach what decides an answer: eight answers to different questions, from one batch."""
+    network = _small()
+    made = Batches(Data.load([shards / "train-0.npz"]), 1024, 1).next(512)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, betas=(0.9, 0.95))
+    found = []
+    for step in range(25):
+        torch.manual_seed(step)
+        total, answer, _ = losses(network, made)
+        optimizer.zero_grad()
+        total.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        found.append(answer.item())
+    assert found[0] > 0.5
+    assert found[-1] < 0.1
