@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser
+from page_browser import Browser
 from service_process import Running, Start
 
 from flide_agent.client import Client
