@@ -158,7 +158,7 @@ class Decider:
         times.parts["queue"] = 1e3 * done.queued
         times.parts["engine"] -= times.parts["queue"]
         if ready.reading.step is not None:
-            return await _to_the_end(self.in_thread(lambda: self._finish(tenant, ready, done, times)))
+            return await _to_the_end(asyncio.wrap_future(self._threads.submit(self._finish, tenant, ready, done, times)))
         return self._finish(tenant, ready, done, times)
 
     def _prepare(self, tenant: str, ask: Ask, times: Times) -> _Ready:
@@ -266,13 +266,12 @@ class Decider:
         return reply
 
 
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def _to_the_end(work: asyncio.Future[T]) -> T:
     """Wait for `work` even when the caller is cancelled meanwhile: the session's next step must not overtake a commit."""
-    task = asyncio.ensure_future(work)
     try:
-        return await asyncio.shield(task)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        await asyncio.wait([work])
         raise
 
 

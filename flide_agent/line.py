@@ -159,7 +159,7 @@ class Line:
         The first of the fairest owner always goes, however long. A slice of a long request only joins a round that stays
         within one slice: a long request is not to make short ones longer.
         """
-        now, rows_taken = time.perf_counter(), 0
+        now, rows_taken, active = time.perf_counter(), 0, max(1, len(self._waiting))
         taken: list[Item] = []
         gone: list[Item] = []
         heap: list[tuple[float, float, bytes]] = []
@@ -188,7 +188,8 @@ class Line:
                 self._served[owner] = tag + item.rows
             push(owner)
         if first is not None:
-            self._now = max(self._now, first)
+            # Time goes on by everybody's share of what was taken, so that ever new owners cannot pass an old one forever.
+            self._now = max(self._now + rows_taken / active, first)
         self._served = {o: v for o, v in self._served.items() if v > self._now or o in self._waiting}
         return taken, gone
 

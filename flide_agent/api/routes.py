@@ -25,6 +25,8 @@ from flide_agent.local import Service
 
 Call = Request[Any, Any, State]
 Json = Response[bytes]
+GRACE = 0.02
+"""Seconds that an answer may take before anybody looks whether its reader is still there."""
 INLINE_BYTES = 16 << 10
 """Bodies up to this size are decoded and checked where they arrive; the canonical form of a long history is work for a thread."""
 
@@ -72,15 +74,17 @@ async def _body(request: Call, *, empty: Any = b"") -> Any:
 
 async def _while_connected(request: Call, work: Coroutine[Any, Any, Any]) -> Any:
     """Run `work`; a client that hangs up cancels it, which frees its place in the engine's line."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    task, gone = asyncio.ensure_future(work), None
     try:
-        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([task], timeout=GRACE)
+        if not task.done():
+            gone = asyncio.ensure_future(_disconnected(request))
+            await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise calls.Gone("the client hung up")
         return task.result()
     finally:
-        pending = [each for each in (task, gone) if not each.done()]
+        pending = [each for each in (task, gone) if each is not None and not each.done()]
         for each in pending:
             each.cancel()
         await asyncio.gather(*pending, return_exceptions=True)

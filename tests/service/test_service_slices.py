@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from flide_engine.segments import Kind, Readout, Request, Round, Segment, Tokens
 
 from flide_agent import default_model
 from flide_agent.dispatch import Dispatcher
+from flide_agent.line import Item, Line
 from flide_agent.slices import UNCUT, Slices
 
 ROWS = 64
@@ -159,3 +161,28 @@ def test_one_who_left_is_not_served_to_the_end(engine: Engine, dispatcher: Dispa
         time.sleep(0.01)
     assert dispatcher.counters.slices < 60
     assert dispatcher.counters.cancelled == 1
+
+
+def test_ever_new_owners_do_not_pass_an_old_one_forever() -> None:
+    """Each round 4 new sessions come; one that was just served waits for no more than a few rounds."""
+    line = Line(1000, 1 << 20, 0.0)
+
+    def come(owner: str) -> Item:
+        item = Item(Slices(request(100, 1, 0), 4096), owner.encode(), 0.0, tokens=130)
+        line.add(item)
+        return item
+
+    for number in range(20):
+        come(f"first-{number}")
+    old = come("old")
+    waited: list[int] = []
+    for number in range(60):
+        for each in range(4):
+            come(f"new-{number}-{each}")
+        taken, gone = line.take(520)
+        assert not gone
+        if old in taken:
+            waited.append(number)
+            old = come("old")
+    assert len(waited) >= 5, waited
+    assert max(b - a for a, b in itertools.pairwise(waited)) <= 15, waited
