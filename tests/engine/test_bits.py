@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -90,6 +91,43 @@ def test_resumed_equals_fresh_at_every_grid_position(engine: Engine, seed: int) 
                     assert same_state(engine, got.checkpoints[0, p], fresh.checkpoints[0, p])
         release(alone, beside, neighbour)
     release(fresh)
+
+
+@pytest.mark.bars
+def test_bar_resumed_equals_fresh(engine: Engine, bar: Callable[..., None]) -> None:
+    """At every grid position, alone and beside other requests, streams of 2 to 20 rows included; swapped checkpoints as control."""
+    differ = made = swapped = controls = 0
+    for seed in range(40):
+        rng = np.random.default_rng(3000 + seed)
+        n = int(rng.choice([63, 64, 65, 128, 191, 192, 193, 260, 320, 449])) if seed < 21 else 128 + (seed - 20) // 2
+        trunk = rng.integers(0, engine.info.vocab_size, n).astype(np.int32)
+        if seed < 21:
+            request = random_request(rng, engine.info.vocab_size, depth=4, branches=6, trunk=trunk)
+        else:
+            rows = seed - 19 - (n - 128)
+            branch = rng.integers(0, engine.info.vocab_size, rows).astype(np.int32)
+            request = Request((Segment(trunk), Segment(branch, 0, Kind.LOCAL, (), (Readout(rows - 1, LABELS),))))
+        everywhere = tuple(range(GRID, n + 1, GRID))
+        request = Request((replace(request.segments[0], saves=everywhere), *request.segments[1:]))
+        other = random_request(rng, engine.info.vocab_size, depth=2, branches=3)
+        other = Request(
+            (replace(other.segments[0], tokens=trunk[::-1].copy(), saves=everywhere, readouts=()), *other.segments[1:])
+        )
+        fresh, foreign = engine.run(Round((request, other))).results
+        for m in everywhere:
+            again = resumed(request, fresh.checkpoints[0, m])
+            alone = engine.run(Round((again,))).results[0]
+            beside, neighbour = engine.run(Round((other, again))).results[::-1]
+            control = engine.run(Round((resumed(request, foreign.checkpoints[0, m]),))).results[0]
+            for got in (alone, beside):
+                made += 1
+                differ += not torch.equal(bits(got, 1), bits(fresh, 1))
+            controls += 1
+            swapped += not torch.equal(bits(control, 1), bits(fresh, 1))
+            release(alone, beside, neighbour, control)
+        release(fresh, foreign)
+    bar(f"resumed_that_differ_from_fresh[{engine.info.model}]", differ, limit=0, comparisons=made)
+    bar(f"swapped_checkpoints_noticed[{engine.info.model}]", swapped / controls, at_least=1.0, controls=controls)
 
 
 @pytest.mark.parametrize("rows", range(2, 21))

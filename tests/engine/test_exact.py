@@ -11,7 +11,7 @@ from flide_engine.engine import Engine, RoundResult
 from flide_engine.segments import Round
 from forests import random_forest, softmax
 from oracle import Oracle
-from sharp import sharp_engine
+from sharp import CALMER, sharp_engine
 
 MODELS = ["dummy:tiny", "dummy:tiny6"]
 AGAINST_FLOAT64, AGAINST_TRANSFORMERS, FLOAT64_AGAINST_TRANSFORMERS = 1e-5, 2e-5, 1e-7
@@ -66,9 +66,9 @@ def test_random_forests_match_float64_and_transformers(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_bar_200_forests(name: str, bar: Callable[..., None]) -> None:
     d = Difference(name)
-    for seed in range(1000, 1100):
+    for seed in range(1000, 1200):
         d.measure(seed, double=seed < 1020)
-    more = {"forests": 100, "answers": d.answers, "mean_logit_std": float(np.mean(d.spread))}
+    more = {"forests": 200, "answers": d.answers, "mean_logit_std": float(np.mean(d.spread)), "branch_gain": CALMER}
     bar(f"exact_float32_vs_float64[{name}]", d.against_float64, limit=AGAINST_FLOAT64, **more)
     bar(f"exact_float32_vs_transformers[{name}]", d.against_transformers, limit=AGAINST_TRANSFORMERS, **more)
     bar(

@@ -198,31 +198,41 @@ def wait_for_reuse(client: Client, text: str) -> Reply:
     raise AssertionError("never reused")
 
 
-def test_a_restart_between_two_steps_keeps_m(start: Start, tmp_path: Path) -> None:
-    def two_steps(name: str, restart: bool) -> Reply:
-        server = start(tmp_path / name)
-        with server.client() as client:
-            first = client.decide("r", messages=HISTORY[:9], questions=QUESTIONS)
-            assert first.x_session is not None
-            durable = [False]
-            while not all(durable):  # shown as durable: from here on it survives
-                time.sleep(0.02)
-                durable = [s["durable"] for s in client.session("r")["steps"]]
-        if restart:
-            server.kill()
-            server = start(tmp_path / name)
-        with server.client() as client:
-            second = client.decide("r", append=HISTORY[9:], head=first.x_session.head, questions=QUESTIONS)
-        assert server.stop() == 0
-        assert second.x_session is not None
-        assert second.x_session.m == grid(first.x_session.history_tokens)
-        return second
+def two_steps(start: Start, store: Path, restart: bool) -> Reply:
+    """The second of two steps, with kill -9 and a new server between them or without."""
+    server = start(store)
+    with server.client() as client:
+        first = client.decide("r", messages=HISTORY[:9], questions=QUESTIONS)
+        assert first.x_session is not None
+        durable = [False]
+        while not all(durable):  # shown as durable: from here on it survives
+            time.sleep(0.02)
+            durable = [s["durable"] for s in client.session("r")["steps"]]
+    if restart:
+        server.kill()
+        server = start(store)
+    with server.client() as client:
+        second = client.decide("r", append=HISTORY[9:], head=first.x_session.head, questions=QUESTIONS)
+    assert server.stop() == 0
+    assert second.x_session is not None
+    assert second.x_session.m == grid(first.x_session.history_tokens)
+    return second
 
-    with_restart, without = two_steps("a", True), two_steps("b", False)
+
+def test_a_restart_between_two_steps_keeps_m(start: Start, tmp_path: Path) -> None:
+    with_restart, without = two_steps(start, tmp_path / "a", True), two_steps(start, tmp_path / "b", False)
     assert with_restart.x_session is not None
     assert without.x_session is not None
     assert with_restart.x_session.m == without.x_session.m
     assert with_restart.answers == without.answers
+
+
+@pytest.mark.bars
+def test_bar_a_restart_keeps_m(start: Start, tmp_path: Path, bar: Any) -> None:
+    with_restart, without = two_steps(start, tmp_path / "a", True), two_steps(start, tmp_path / "b", False)
+    assert with_restart.x_session is not None
+    assert without.x_session is not None
+    bar("restart_moves_m_by", abs(with_restart.x_session.m - without.x_session.m), limit=0, m=without.x_session.m)
 
 
 def test_ids_of_any_text_come_back(client: Client) -> None:
