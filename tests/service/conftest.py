@@ -25,7 +25,9 @@ def start() -> Iterator[Start]:
             server.kill()
 
 
-@pytest.fixture(scope="module")
-def server(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Running:
-    """One server for the tests of a file."""
-    return start(tmp_path_factory.mktemp("store") / "s")
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server with its defaults for all tests that need no other; they take sessions of their own names."""
+    shared = Running(tmp_path_factory.mktemp("store") / "s").wait()
+    yield shared
+    shared.kill()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from flide_engine.memory import PoolFull
-from service_process import Running
+from service_process import Running, Start
 
 from flide_agent.asks import parse_decide
 from flide_agent.client import Client
@@ -32,7 +32,9 @@ def local() -> Iterator[LocalService]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Client:
+def client(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Client:
+    """Of a server that nobody else asks: what it has computed is compared too."""
+    server: Running = start(tmp_path_factory.mktemp("twin") / "s")
     return server.client()
 
 
