@@ -15,7 +15,7 @@ from langchain_flide.responses import FlideResponse
 from langchain_flide.verdicts import Status
 
 log = logging.getLogger("langchain_flide")
-_COUNTED = frozenset({"unavailable", "timeout", "overloaded"})
+OUTAGES = frozenset({"unavailable", "timeout", "overloaded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Asker:
         if isinstance(error, FlideAuthenticationError) and not self._answered:
             raise error  # a key that never worked is a mistake in the set-up, not an outage
         status: Status = error.status  # type: ignore[assignment]
-        if status in _COUNTED:
+        if status in OUTAGES:
             if self.breaker.failed(error.retry_after):
                 log.warning("no decisions for now: %s (%s)", type(error).__name__, status)
         else:

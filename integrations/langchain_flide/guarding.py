@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from langchain_flide.asking import Failure
+from langchain_flide.asking import OUTAGES, Failure
 from langchain_flide.errors import FlideBlocked
 from langchain_flide.history import Wire, call_message
 from langchain_flide.policies import FailPolicy, GuardPolicy, ProposedCall, ruled
@@ -66,6 +66,10 @@ class Guard:
 
     def _failed(self, call: Call, heard: Failure | None) -> Verdict:
         risk = self.policy.risk.get(call["name"], "unknown")
+        if heard is not None and heard.status not in OUTAGES:
+            # The service is there and refuses this request, for its length or its number of calls. The model, or a text that
+            # it read, may have made it so: that must not choose the policy for outages.
+            return Verdict(self.fail.refused, heard.status, "the service refused the request")
         return Verdict(self.fail.action(risk), heard.status if heard else "unavailable", f"risk {risk}")
 
     def refusal(self, call: Call) -> ToolMessage:

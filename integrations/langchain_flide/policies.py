@@ -61,6 +61,10 @@ class GuardPolicy:
 
     def __post_init__(self) -> None:
         checked(self.questions, "guard.questions")
+        one_of("guard.on_review", self.on_review, ("interrupt", "block", "allow"))
+        one_of("guard.on_block", self.on_block, ("message", "end", "raise"))
+        if isinstance(self.exempt, str) or (isinstance(self.tools, str) and self.tools != "*"):
+            raise FlideQuestionError('guard.tools and guard.exempt are lists of tools; a single tool is ["name"]')
         self._check("guard", self.block_at, self.review_at)
         for tool, own in self.per_tool.items():
             if unknown := set(own) - {"block_at", "review_at"}:
@@ -136,6 +140,8 @@ class Watch:
 class FailPolicy:
     """What happens to a call when there is no answer, by the risk of its tool.
 
+    refused: when the service is there and refuses the request itself, whatever the tool's risk: a history, an argument or a number of
+    parallel calls beyond its limits. A model can bring that about, so it blocks.
     timeout: seconds for one decision, all tries included. breaker: after so many failures in a row nothing is asked for so many seconds,
     or as long as the service asks for; then one request probes.
     """
@@ -144,8 +150,13 @@ class FailPolicy:
     write: Action = "review"
     irreversible: Action = "block"
     unknown: Action = "review"
+    refused: Action = "block"
     timeout: float = 5.0
     breaker: tuple[int, float] = (5, 10.0)
+
+    def __post_init__(self) -> None:
+        for name in ("read", "write", "irreversible", "unknown", "refused"):
+            one_of(f"fail.{name}", getattr(self, name), ("allow", "review", "block"))
 
     def action(self, risk: Risk) -> Action:
         actions: dict[Risk, Action] = {
@@ -155,6 +166,12 @@ class FailPolicy:
             "unknown": self.unknown,
         }
         return actions[risk]
+
+
+def one_of(at: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raises FlideQuestionError for a word that is none of those allowed: a misspelt policy must not guard nothing."""
+    if value not in allowed:
+        raise FlideQuestionError(f"{at}: must be {', '.join(allowed[:-1])} or {allowed[-1]}, not {value!r}")
 
 
 def names(tools: Sequence[str | BaseTool]) -> frozenset[str]:
