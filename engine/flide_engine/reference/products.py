@@ -30,6 +30,11 @@ class Products:
             raise ValueError(f"products need a multiple of {GRID} rows, got {x.shape[0]}")
         if tuple(w.shape) in self.tiled:
             return self.by_tiles(x, w)
+        return self.whole(x, w)
+
+    @staticmethod
+    def whole(x: Tensor, w: Tensor) -> Tensor:
+        """x @ w.T as one product."""
         return x @ w.T
 
     @staticmethod
