@@ -147,11 +147,13 @@ class Engine:
         dtype: torch.dtype | None = None,
         memory_bytes: int = 1 << 30,
         max_stream: int = 4096,
+        graphs: bool = True,
     ) -> Engine:
         """Load a directory, a hub id or "dummy:SIZE" and check its products on this machine.
 
         dtype: float32 (default) or float64 on the CPU, bfloat16 (default) or float32 on CUDA. memory_bytes: pages and slots
-        together. max_stream: rows of one pass. Raises ModelError (what is wrong with the model) or ValueError (settings).
+        together. max_stream: rows of one pass. graphs: on CUDA, replay passes of a shape that came before as captured graphs; the
+        bits are the same without. Raises ModelError (what is wrong with the model) or ValueError (settings).
         """
         target = torch.device(device)
         if target.type == "cpu":
@@ -159,7 +161,7 @@ class Engine:
         if target.type == "cuda":
             from flide_engine.cuda import load_cuda_engine
 
-            return load_cuda_engine(cls, model, target, dtype or torch.bfloat16, memory_bytes, max_stream)
+            return load_cuda_engine(cls, model, target, dtype or torch.bfloat16, memory_bytes, max_stream, graphs)
         raise ValueError(f"device {device!r} is not supported; use cpu or cuda")
 
     @classmethod

@@ -1,7 +1,8 @@
 """The GPU suite: `pytest -m gpu tests/gpu`.
 
 FLIDE_GPU_MODELS and FLIDE_GPU_ROUNDS set how much of it runs (default: all of it); FLIDE_GPU_FIRST_ROUND is the seed of the first
-round, so that processes side by side can share the rounds.
+round, so that processes side by side can share the rounds. FLIDE_GPU_LAYERS: only so many layers of each model, in its true widths;
+FLIDE_GPU_EVERY: which part of the rounds float32 runs (by default a third on 0.8B and a twentieth on larger models).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from flide_engine.engine import Engine
 
 MODELS = os.environ.get("FLIDE_GPU_MODELS", "0.8b,4b,9b").split(",")
 ROUNDS = int(os.environ.get("FLIDE_GPU_ROUNDS", "300"))
+LAYERS = int(os.environ.get("FLIDE_GPU_LAYERS", "0"))
 FIRST_ROUND = int(os.environ.get("FLIDE_GPU_FIRST_ROUND", "0"))
 
 
@@ -48,7 +50,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     from quick import quick_engine  # imports CUDA code, which collection on a CPU machine must not
 
     size, dtype = request.param
-    made = quick_engine(size, getattr(torch, dtype), memory_bytes=4 << 30)
+    made = quick_engine(size, getattr(torch, dtype), memory_bytes=4 << 30, layers=LAYERS)
     yield made
     del made
     torch.cuda.empty_cache()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from flide_engine.cuda import CudaForward
@@ -12,9 +13,11 @@ from flide_engine.models.dummy import dummy_config
 from flide_engine.models.qwen3_5 import allocate
 
 
-def quick_model(size: str, dtype: torch.dtype) -> Model:
-    """Gains of 1, decays from fast to slow, norms near 1: nothing saturates and early tokens matter."""
+def quick_model(size: str, dtype: torch.dtype, layers: int = 0) -> Model:
+    """Gains of 1, decays from fast to slow, norms near 1: nothing saturates and early tokens matter. layers: the first so many alone."""
     device, config = torch.device("cuda"), dummy_config(size)
+    if layers:
+        config = replace(config, layers=layers, layer_types=config.layer_types[:layers])
     weights = allocate(config, device, dtype)
     g = torch.Generator(device=device).manual_seed(0)
     for name, t in weights.by_name.items():
@@ -31,7 +34,9 @@ def quick_model(size: str, dtype: torch.dtype) -> Model:
     )
 
 
-def quick_engine(size: str, dtype: torch.dtype, memory_bytes: int = 4 << 30, max_stream: int = 4096) -> Engine:
-    model = quick_model(size, dtype)
+def quick_engine(
+    size: str, dtype: torch.dtype, memory_bytes: int = 4 << 30, max_stream: int = 4096, graphs: bool = True, layers: int = 0
+) -> Engine:
+    model = quick_model(size, dtype, layers)
     memory = make_memory(model.config, memory_bytes, device=model.device, dtype=dtype)
-    return Engine(model, memory, CudaForward(model, memory, max_stream), max_stream)
+    return Engine(model, memory, CudaForward(model, memory, max_stream, graphs=graphs), max_stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -98,10 +99,11 @@ def slow(engine: Engine) -> bool:
 
 
 def test_random_rounds(engine: Engine, rounds: range) -> None:
-    """All of `rounds` in bfloat16; in float32, whose products are slow here, a third of them (0.8B) or a twentieth, and shorter."""
+    """All of `rounds` in bfloat16; in float32, whose products are slow here, a third (0.8B) or a twentieth of them, and shorter."""
     tally, before = Tally(), engine.memory.free()
     exact = engine.info.dtype == "float32"
-    seeds = rounds[: len(rounds) // (20 if slow(engine) else 3 if exact else 1)]
+    every = int(os.environ.get("FLIDE_GPU_EVERY", "20" if slow(engine) else "3")) if exact else 1
+    seeds = rounds[: len(rounds) // every]
     for seed in seeds:
         rng = np.random.default_rng(seed)
         most = int(rng.choice([40, 80, 130] if exact else [80, 300, 900]))
@@ -111,7 +113,8 @@ def test_random_rounds(engine: Engine, rounds: range) -> None:
             print(f"\n{engine.info.model} {engine.info.dtype}: up to seed {seed}, {tally.made} comparisons equal", flush=True)
     assert engine.memory.free() == before
     print(
-        f"\n{engine.info.model} {engine.info.dtype}: {len(seeds)} rounds from seed {seeds.start}, {tally.made} comparisons, all equal"
+        f"\n{engine.info.model} {engine.info.dtype}, {engine.model.config.layers} layers: {len(seeds)} rounds from seed {seeds.start}, "
+        f"{tally.made} comparisons, all equal"
     )
 
 

@@ -78,10 +78,10 @@ class Case:
         tokens = 1 if readouts else config.tokens(group)
         capacity, spans = tile_capacity(p.seg_len, p.seg_start, p.seg_kind, p.seg_hist, tokens, first_split)
         if readouts:
-            tiles = torch.empty(len(q) * spans, 4, dtype=torch.int32, device=device)
+            tiles = torch.empty(len(q) * spans + 5, 4, dtype=torch.int32, device=device)
             build_readout_tiles(
-                rows, put(p.row_segment, device), at.first_row, at.start, at.kind, at.hist, tiles=tiles, readouts=len(q),
-                spans=spans, first_split=first_split,
+                rows, put(p.row_segment, device), at.first_row, at.start, at.kind, at.hist, tiles=tiles,
+                count=torch.tensor([len(q)], dtype=torch.int32, device=device), spans=spans, first_split=first_split,
             )  # fmt: skip
         else:
             tiles = tile_table(p, capacity + 3, tokens, first_split, device)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 from flide_engine.cuda.forward import CudaForward
-from flide_engine.cuda.metadata import device_round, fill, offsets_of, padded_arrays
+from flide_engine.cuda.metadata import device_round, fill, layout_of
+from flide_engine.cuda.shape import shape_of
 from flide_engine.engine import Engine, make_memory
 from flide_engine.models import load_model
 from flide_engine.plan import RoundPlan
@@ -33,15 +34,15 @@ class InterpretedForward(CudaForward):
         return SelfTest(True, ())
 
     def launch(self, plan: RoundPlan) -> Here:
-        logits = torch.full((len(plan.label_ids),), torch.nan)
-        arrays = padded_arrays(plan)
-        offsets, size = offsets_of(arrays)
-        block = torch.full((size,), -(1 << 30), dtype=torch.int32)
-        fill(block.numpy(), arrays, offsets)
-        at = device_round(plan, arrays, offsets, block)
+        shape = shape_of(plan, self._first_split)
+        layout = layout_of(shape)
+        block = torch.full((layout.size,), -(1 << 30), dtype=torch.int32)
+        fill(block.numpy(), plan, layout)
+        self._workspace.reserve(shape)
+        logits = self._workspace.logits(shape).fill_(torch.nan)
         with torch.inference_mode():
-            self.run(at, self.tables(plan, at), logits)
-        return Here(logits)
+            self.enqueue(device_round(shape, layout, block), logits)
+        return Here(logits[: len(plan.label_ids)].clone())
 
 
 def engine(name: str, first_split: int = 4096) -> Engine:

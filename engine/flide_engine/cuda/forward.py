@@ -10,17 +10,19 @@ import torch
 
 from flide_engine.cuda.capacity import capacities, row_capacity
 from flide_engine.cuda.full import FullMixing, Tiles, key_value_rows, page_blocks
+from flide_engine.cuda.graphs import Graphs
 from flide_engine.cuda.linear import mix_linear
 from flide_engine.cuda.metadata import DeviceRound, MetadataBlock
 from flide_engine.cuda.products import Products, check_products
-from flide_engine.cuda.workspace import Workspace, tile_tokens
+from flide_engine.cuda.shape import shape_of
+from flide_engine.cuda.workspace import Workspace
 from flide_engine.kernels.gdn_chunks import Chunks, fill_chunks
 from flide_engine.kernels.language import triton
 from flide_engine.kernels.mlp import silu_mul
 from flide_engine.kernels.norm import add_rms_norm
 from flide_engine.kernels.readout import label_logits
 from flide_engine.kernels.rope_page import rope_table
-from flide_engine.kernels.tiles import FIRST_SPLIT, build_readout_tiles, build_tiles, tile_capacity
+from flide_engine.kernels.tiles import FIRST_SPLIT, build_readout_tiles, build_tiles
 from flide_engine.memory import Memory
 from flide_engine.models import LinearLayer, Model
 from flide_engine.plan import RoundPlan
@@ -50,8 +52,11 @@ class LogitsOnTheirWay:
 class CudaForward:
     """The pass of one model on one GPU, bfloat16 or float32 (exact: no TF32). Used by one thread, on the default stream."""
 
-    def __init__(self, model: Model, memory: Memory, max_stream: int, *, first_split: int = FIRST_SPLIT) -> None:
-        """first_split: where histories are first split; part of the numerics, changed by tests alone."""
+    def __init__(
+        self, model: Model, memory: Memory, max_stream: int, *, graphs: bool = True, first_split: int = FIRST_SPLIT
+    ) -> None:
+        """graphs: replay captured passes; the bits are the same without. first_split: where histories are first split; part of the
+        numerics, changed by tests alone."""
         self._model, self._memory, self._max_stream, self._first_split = model, memory, max_stream, first_split
         self._products = Products()
         self.numerics = ""  # known once the self-test has chosen the products
@@ -59,7 +64,16 @@ class CudaForward:
         c = model.config
         self._rope = rope_table(c.rope_theta, c.rotary_dim, c.max_context, memory.device)
         self._page_blocks = page_blocks(memory)
-        self._workspace = self._new_workspace(row_capacity(max_stream), row_capacity(min(READOUTS_AT_START, max_stream)))
+        in_all = max((w.in_all.shape[0] for w in model.layers if isinstance(w, LinearLayer)), default=0)
+        self._workspace = Workspace(
+            c,
+            in_all,
+            row_capacity(max_stream),
+            row_capacity(min(READOUTS_AT_START, max_stream)),
+            device=memory.device,
+            dtype=memory.dtype,
+        )
+        self.graphs = Graphs(memory.device) if graphs and memory.device.type == "cuda" else None
 
     def self_test(self) -> SelfTest:
         """Every product shape over every row capacity of this engine."""
@@ -85,47 +99,49 @@ class CudaForward:
                 found.setdefault(tuple(w.shape), w)
         return list(found.values())
 
-    def _new_workspace(self, rows: int, readouts: int) -> Workspace:
-        in_all = max((w.in_all.shape[0] for w in self._model.layers if isinstance(w, LinearLayer)), default=0)
-        m = self._memory
-        return Workspace(self._model.config, in_all, rows, readouts, device=m.device, dtype=m.dtype)
-
     @torch.inference_mode()
     def launch(self, plan: RoundPlan) -> LogitsOnTheirWay:
         """Enqueue the pass and the copy of its logits. Does not wait for the GPU."""
-        logits = torch.zeros(len(plan.label_ids), dtype=torch.float32, device=self._memory.device)
-        if plan.rows:
-            rows, readouts = row_capacity(plan.rows), row_capacity(max(1, len(plan.readout_row)))
-            if rows > self._workspace.rows or readouts > self._workspace.readouts:
-                self._workspace = self._new_workspace(max(rows, self._workspace.rows), max(readouts, self._workspace.readouts))
-            at = self._block.upload(plan)
-            self.run(at, self.tables(plan, at), logits)
-        return LogitsOnTheirWay(logits)
+        if not plan.rows:
+            return LogitsOnTheirWay(torch.zeros(len(plan.label_ids), dtype=torch.float32, device=self._memory.device))
+        shape = shape_of(plan, self._first_split)
+        moved = self._block.reserve(shape)
+        if self._workspace.reserve(shape) or moved:
+            self._clear()
+        at, logits = self._block.upload(plan, shape), self._workspace.logits(shape)
+        if self.graphs is None:
+            self.enqueue(at, logits)
+        else:
+            self.graphs.run(shape, lambda: self.enqueue(at, logits))
+        return LogitsOnTheirWay(logits[: len(plan.label_ids)])
 
-    def tables(self, plan: RoundPlan, at: DeviceRound) -> tuple[Tiles, Chunks]:
-        """Attention tiles and delta-rule chunks, built on the GPU; sizes come from the plan on the host."""
-        w, s = self._workspace, at.segments
-        tokens = tile_tokens(self._model.config, self._memory.dtype.itemsize)
-        count, spans = tile_capacity(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, tokens, self._first_split)
-        tiles, unordered, weights = w.ints("tiles", count, 4), w.ints("unordered", count, 4), w.ints("weights", count)
-        pointers = w.ints("pointers", len(plan.seg_len) + 1)
+    def _clear(self) -> None:
+        if self.graphs is not None:
+            self.graphs.clear()
+
+    def enqueue(self, at: DeviceRound, logits: Tensor) -> None:
+        """The whole pass behind the upload: tables, then layers. Neither allocates nor waits, so a graph can hold it."""
+        self.run(at, self.tables(at), logits)
+
+    def tables(self, at: DeviceRound) -> tuple[Tiles, Chunks]:
+        """Attention tiles and delta-rule chunks, built on the GPU."""
+        w, s, shape = self._workspace, at.segments, at.shape
+        held = w.tables(shape)
         build_tiles(
-            s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=pointers, unordered=unordered, weights=weights, tiles=tiles,
-            tokens_a_tile=tokens, first_split=self._first_split,
+            s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=held.pointers, unordered=held.unordered, weights=held.weights,
+            tiles=held.tiles, tokens_a_tile=w.tokens_a_tile, first_split=self._first_split,
         )  # fmt: skip
-        readout_tiles = w.ints("readout tiles", at.readouts * spans, 4)
         build_readout_tiles(
-            at.readout_row, at.row_segment, s.first_row, s.start, s.kind, s.hist, tiles=readout_tiles, readouts=at.readouts,
-            spans=spans, first_split=self._first_split,
+            at.readout_row, at.row_segment, s.first_row, s.start, s.kind, s.hist, count=at.counts, tiles=held.readouts,
+            spans=shape.spans, first_split=self._first_split,
         )  # fmt: skip
-        chunks = fill_chunks(s.length, w.chunks(plan.rows, len(plan.seg_len)))
-        return Tiles(tiles, readout_tiles, spans), chunks
+        return Tiles(held.tiles, held.readouts, shape.spans), fill_chunks(s.length, w.chunks(shape))
 
     def run(self, at: DeviceRound, tables: tuple[Tiles, Chunks], logits: Tensor) -> None:
         """Kernels alone: no allocation that a graph could not hold, no host synchronisation."""
         model, eps = self._model, self._model.config.rms_eps
         tiles, chunks = tables
-        stream, read = self._workspace.stream.cut(at.row_capacity), self._workspace.read.cut(at.readout_capacity)
+        stream, read = self._workspace.stream.cut(at.shape.rows), self._workspace.read.cut(at.shape.readouts)
         linear = full = 0
         for i, layer in enumerate(model.layers):
             if i == 0:
@@ -138,7 +154,7 @@ class CudaForward:
             if isinstance(layer, LinearLayer):
                 mixed = mix_linear(model.config, layer, at, chunks, self._memory, linear, self._workspace, self._products)
                 linear += 1
-                if last and not at.readouts:
+                if last and not at.shape.readouts:
                     return
                 if last:
                     mixed = torch.index_select(mixed, 0, at.readout_row)
@@ -155,7 +171,7 @@ class CudaForward:
                     self._page_blocks[full],
                 )
                 mixing.project(last)
-                if last and not at.readouts:
+                if last and not at.shape.readouts:
                     return
                 mixed = mixing.attend(tiles, last, self._first_split)
                 full += 1
@@ -168,6 +184,6 @@ class CudaForward:
             silu_mul(after.gate_up, after.acted)
             self._products(after.acted, layer.down, after.delta)
         label_logits(
-            read.residual, read.delta, model.norm, model.head, at.label_ptr, at.label_ids, logits, count=at.readouts,
-            most_labels=at.most_labels, eps=eps, softcap=model.config.softcap,
+            read.residual, read.delta, model.norm, model.head, at.label_ptr, at.label_ids, logits, count=at.shape.readouts,
+            most_labels=at.shape.most_labels, eps=eps, softcap=model.config.softcap,
         )  # fmt: skip

@@ -59,8 +59,8 @@ class FullMixing:
         self._config, self._layer, self._at, self._workspace = config, layer, at, workspace
         self._products, self._rope, self._blocks = products, rope, blocks
         self._k_pages, self._v_pages = memory.k[index], memory.v[index]
-        self._rows = workspace.stream.cut(at.row_capacity)
-        self._k_local = workspace.k_local[: at.row_capacity]
+        self._rows = workspace.stream.cut(at.shape.rows)
+        self._k_local = workspace.k_local[: at.shape.rows]
         self._projected = self._v = self._rows.projected  # project() cuts both to their columns
 
     def project(self, keys_alone: bool) -> None:
@@ -79,7 +79,7 @@ class FullMixing:
         """[N, heads * head_dim]: the input of o_proj, of all rows or of the readout rows alone."""
         c, layer, at, size = self._config, self._layer, self._at, self._k_pages.element_size()
         if readouts_alone:
-            rows, which = self._workspace.read.cut(at.readout_capacity), at.readout_row
+            rows, which = self._workspace.read.cut(at.shape.readouts), at.readout_row
             table, config, tokens = tiles.readouts, readout_config(c.head_dim, size), 1
             torch.index_select(self._rows.normed, 0, which, out=rows.normed)
             projected = self._products(rows.normed, layer.q, columns(rows.projected, layer.q.shape[0]))

@@ -26,7 +26,7 @@ def mix_linear(
 
     index: which linear layer this is. Trunks run first, level by level, since no trunk hangs on a branch; then branches.
     """
-    rows, s = workspace.stream.cut(at.row_capacity), at.segments
+    rows, s = workspace.stream.cut(at.shape.rows), at.segments
     projected = columns(rows.projected, layer.in_all.shape[0])
     products(rows.normed, layer.in_all, projected)
     saves: dict[str, Any] = {"save_ptr": at.save_ptr, "save_pos": at.save_pos, "save_slot": at.save_slot}
@@ -37,7 +37,7 @@ def mix_linear(
         conv_prev=at.conv_prev, out=workspace.tiles(chunks), **lengths, **saves,
     )  # fmt: skip
     inside = gdn_intra(tiles, chunks, workspace.inside(chunks))
-    states, scanned = memory.states[index], workspace.scanned[: at.row_capacity]
+    states, scanned = memory.states[index], workspace.scanned[: at.shape.rows]
     for segments in at.trunks:
         gdn_scan(tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, **lengths, **slots, **saves)
     z = projected[:, config.conv_channels : config.conv_channels + config.value_width]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def load_cuda_engine(
-    engine: type[Engine], name: str, device: torch.device, dtype: torch.dtype, memory_bytes: int, max_stream: int
+    engine: type[Engine], name: str, device: torch.device, dtype: torch.dtype, memory_bytes: int, max_stream: int, graphs: bool
 ) -> Engine:
     """Load a model to a GPU and check its products there; prints the products that had to take the slower path.
 
@@ -35,7 +35,7 @@ def load_cuda_engine(
         raise ValueError("the CUDA engine needs compute capability 8.0 or newer")
     model = load_model(name, device=device, dtype=dtype)
     memory = make_memory(model.config, memory_bytes, device=device, dtype=dtype)
-    made = engine(model, memory, CudaForward(model, memory, max_stream), max_stream)
+    made = engine(model, memory, CudaForward(model, memory, max_stream, graphs=graphs), max_stream)
     for shape in made.self_test.slower:
         print(f"product [{shape.out}, {shape.inner}] runs in fixed order: {shape.reason}", file=sys.stderr)
     return made

@@ -1,15 +1,20 @@
-"""A plan's metadata as one int32 block: filled in pinned memory, copied once a round, read by every kernel."""
+"""A plan's metadata as one int32 block: filled in pinned memory, copied once a round, read by every kernel.
+
+The block of a shape always has the same layout, and all counts that kernels need are in it, so that a captured graph reads the next
+plan of its shape where it read the last.
+"""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from flide_engine.cuda.capacity import row_capacity
+from flide_engine.cuda.shape import PassShape, by_level
 from flide_engine.kernels.attention import Segments
-from flide_engine.plan import Int32, RoundPlan
+from flide_engine.plan import CONV_TAPS, Int32, RoundPlan
 from flide_engine.segments import Kind
 
 Tensor = torch.Tensor
@@ -17,21 +22,24 @@ ALIGNMENT = 32
 """Entries: every array starts on a 128-byte line, so pointer alignment never changes between rounds."""
 STAGES = 4
 """Pinned blocks in turn, so that filling one does not wait for the copy of the one before."""
-PADDING = {"token_ids": 0, "positions": 0, "row_segment": -1, "kv_dst": -1, "readout_row": 0}
-"""What rows beyond the stream hold: an embedding that exists, no segment, no page."""
+FIRST_BLOCK = 1 << 20
+"""Entries of the first block."""
+PADDING = {
+    "row_segment": -1, "kv_dst": -1, "seg_kind": int(Kind.LOCAL), "seg_state_in": -1, "seg_state_out": -1,
+    "conv_prev": -1, "save_slot": -1, "trunks": -1, "locals": -1,
+}  # fmt: skip
+"""What stands behind the entries in use, where it is not 0: no segment, no page, no slot."""
 
 
 @dataclass(frozen=True)
 class DeviceRound:
-    """A plan on the device. T and R are capacities; rows, readouts, labels the counts in use. All arrays int32, as in RoundPlan.
+    """A plan on the device, every array at the capacity of its shape. All int32, as in RoundPlan.
 
-    trunks[l], locals[l]: segments of level l by kind, in order; levels without any are left out.
+    counts: [1] readouts in use. trunks, locals: segments of each level that has any, -1 behind the last.
     """
 
-    rows: int
-    readouts: int
-    labels: int
-    most_labels: int
+    shape: PassShape
+    counts: Tensor
     token_ids: Tensor
     positions: Tensor
     row_segment: Tensor
@@ -49,52 +57,65 @@ class DeviceRound:
     trunks: tuple[Tensor, ...]
     locals: tuple[Tensor, ...]
 
-    @property
-    def row_capacity(self) -> int:
-        return int(self.token_ids.shape[0])
 
-    @property
-    def readout_capacity(self) -> int:
-        return int(self.readout_row.shape[0])
+@dataclass(frozen=True)
+class Layout:
+    """name -> (first entry, array shape) in the block, and the block's entries."""
+
+    places: dict[str, tuple[int, tuple[int, ...]]]
+    size: int
 
 
-def padded_arrays(plan: RoundPlan) -> dict[str, Int32]:
-    """The plan's arrays, per-row ones padded to their capacity, and the segment lists by level and kind."""
-    arrays = {name: a for name, a in plan.arrays().items() if name not in ("seg_parent", "seg_level", "seg_kind")}
-    arrays["seg_kind"] = plan.seg_kind
-    for name, value in PADDING.items():
+@functools.lru_cache(maxsize=1024)
+def layout_of(shape: PassShape) -> Layout:
+    """Where each array of a shape lies."""
+    s = shape.segments
+    arrays: dict[str, tuple[int, ...]] = {
+        "counts": (1,),
+        **dict.fromkeys(("token_ids", "positions", "row_segment", "kv_dst"), (shape.rows,)),
+        **dict.fromkeys(
+            ("seg_first_row", "seg_len", "seg_start", "seg_kind", "seg_state_in", "seg_state_out", "seg_hist", "seg_table"),
+            (s,),
+        ),
+        "seg_locals": (s, shape.depth, 2),
+        "conv_prev": (s, CONV_TAPS),
+        "save_ptr": (s + 1,),
+        "save_pos": (shape.saves,),
+        "save_slot": (shape.saves,),
+        "page_table": (shape.tables, shape.pages),
+        "readout_row": (shape.readouts,),
+        "label_ptr": (shape.readouts + 1,),
+        "label_ids": (shape.labels,),
+        **{f"trunks {i}": (n,) for i, n in enumerate(shape.trunks)},
+        **{f"locals {i}": (n,) for i, n in enumerate(shape.locals)},
+    }
+    places, size = {}, 0
+    for name, dims in arrays.items():
+        places[name] = (size, dims)
+        size += -(-int(np.prod(dims)) // ALIGNMENT) * ALIGNMENT
+    return Layout(places, size)
+
+
+def fill(host: Int32, plan: RoundPlan, layout: Layout) -> None:
+    """Write a plan to a host block of its shape's layout, padding included."""
+    arrays = plan.arrays() | {"counts": np.array([len(plan.readout_row)], np.int32)}
+    for kind, name in ((Kind.TRUNK, "trunks"), (Kind.LOCAL, "locals")):
+        arrays |= {f"{name} {i}": s for i, s in enumerate(by_level(plan, kind))}
+    for name, (at, dims) in layout.places.items():
         a = arrays[name]
-        if name == "readout_row" and not len(a):
-            continue
-        padded = np.full(row_capacity(len(a)), value, np.int32)
-        padded[: len(a)] = a
-        arrays[name] = padded
-    for level in range(plan.levels):
-        for kind in Kind:
-            chosen = np.flatnonzero((plan.seg_level == level) & (plan.seg_kind == kind)).astype(np.int32)
-            if len(chosen):
-                arrays[f"{kind.name} {level}"] = chosen
-    return arrays
+        if a.ndim == 1:
+            host[at : at + len(a)] = a
+            if len(a) < dims[0]:
+                host[at + len(a) : at + dims[0]] = a[-1] if name.endswith("_ptr") else PADDING.get(name.split()[0], 0)
+        else:
+            view = host[at : at + int(np.prod(dims))].reshape(dims)
+            view[...] = PADDING.get(name, 0)
+            view[tuple(slice(n) for n in a.shape)] = a
 
 
-def offsets_of(arrays: dict[str, Int32]) -> tuple[dict[str, int], int]:
-    """Where each array starts in the block, and the block's size."""
-    offsets, size = {}, 0
-    for name, a in arrays.items():
-        offsets[name] = size
-        size += -(-a.size // ALIGNMENT) * ALIGNMENT
-    return offsets, size
-
-
-def fill(host: Int32, arrays: dict[str, Int32], offsets: dict[str, int]) -> None:
-    """Copy the arrays to their places in a host block."""
-    for name, a in arrays.items():
-        host[offsets[name] : offsets[name] + a.size] = a.reshape(-1)
-
-
-def device_round(plan: RoundPlan, arrays: dict[str, Int32], offsets: dict[str, int], block: Tensor) -> DeviceRound:
+def device_round(shape: PassShape, layout: Layout, block: Tensor) -> DeviceRound:
     """Views of a filled block."""
-    on = {name: block[offsets[name] : offsets[name] + a.size].view(a.shape) for name, a in arrays.items()}
+    on = {name: block[at : at + int(np.prod(dims))].view(dims) for name, (at, dims) in layout.places.items()}
     segments = Segments(
         first_row=on["seg_first_row"],
         length=on["seg_len"],
@@ -105,16 +126,13 @@ def device_round(plan: RoundPlan, arrays: dict[str, Int32], offsets: dict[str, i
         locals=on["seg_locals"],
         page_table=on["page_table"],
     )
-    plain = ("token_ids", "positions", "row_segment", "kv_dst", "readout_row", "label_ptr", "label_ids", "conv_prev",
+    plain = ("counts", "token_ids", "positions", "row_segment", "kv_dst", "readout_row", "label_ptr", "label_ids", "conv_prev",
              "seg_state_in", "seg_state_out", "save_ptr", "save_pos", "save_slot")  # fmt: skip
     return DeviceRound(
-        rows=plan.rows,
-        readouts=len(plan.readout_row),
-        labels=len(plan.label_ids),
-        most_labels=int(np.diff(plan.label_ptr).max(initial=0)),
+        shape=shape,
         segments=segments,
-        trunks=tuple(on[n] for n in on if n.startswith(Kind.TRUNK.name)),
-        locals=tuple(on[n] for n in on if n.startswith(Kind.LOCAL.name)),
+        trunks=tuple(on[f"trunks {i}"] for i in range(len(shape.trunks))),
+        locals=tuple(on[f"locals {i}"] for i in range(len(shape.locals))),
         **{name: on[name] for name in plain},
     )
 
@@ -129,18 +147,23 @@ class MetadataBlock:
         self._block = torch.empty(0, dtype=torch.int32, device=device)
         self._turn = 0
 
-    def upload(self, plan: RoundPlan) -> DeviceRound:
+    def reserve(self, shape: PassShape) -> bool:
+        """Make room for a shape. True when the block moved: views and graphs of the old one are void."""
+        size = layout_of(shape).size
+        if self._block.numel() >= size:
+            return False
+        self._block = torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, device=self._device)
+        return True
+
+    def upload(self, plan: RoundPlan, shape: PassShape) -> DeviceRound:
         """One pinned copy. The views belong to this round until the next upload, which the stream runs behind its kernels."""
-        arrays = padded_arrays(plan)
-        offsets, size = offsets_of(arrays)
-        if self._block.numel() < size:
-            self._block = torch.empty(2 * size, dtype=torch.int32, device=self._device)
-        pinned = self._stage(size)
-        fill(pinned.numpy(), arrays, offsets)
-        self._block[:size].copy_(pinned[:size], non_blocking=True)
+        layout = layout_of(shape)
+        pinned = self._stage(layout.size)
+        fill(pinned.numpy(), plan, layout)
+        self._block[: layout.size].copy_(pinned[: layout.size], non_blocking=True)
         event = self._copied[self._turn] = self._copied[self._turn] or torch.cuda.Event()
         event.record()
-        return device_round(plan, arrays, offsets, self._block)
+        return device_round(shape, layout, self._block)
 
     def _stage(self, size: int) -> Tensor:
         """The next pinned block, once the copy out of it that may still run is done."""
@@ -149,5 +172,5 @@ class MetadataBlock:
         if copied is not None:
             copied.synchronize()
         if pinned is None or pinned.numel() < size:
-            pinned = self._pinned[self._turn] = torch.empty(2 * size, dtype=torch.int32, pin_memory=True)
+            pinned = self._pinned[self._turn] = torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, pin_memory=True)
         return pinned

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
+from flide_engine.cuda.shape import PassShape, power_of_two
 from flide_engine.kernels.attention import Partials, attention_config
 from flide_engine.kernels.gdn_chunks import Chunks, chunk_capacity, empty_chunks, empty_tiles
 from flide_engine.kernels.gdn_chunks import Tiles as DeltaTiles
@@ -14,6 +16,17 @@ from flide_engine.models import ModelConfig
 
 Tensor = torch.Tensor
 SEGMENTS_AT_START = 128
+SCRATCH_AT_START = 4096
+
+
+class TileTables(NamedTuple):
+    """What `kernels.tiles` fills: the tables of all rows and of readout rows, and the scratch of the first."""
+
+    tiles: Tensor
+    unordered: Tensor
+    weights: Tensor
+    pointers: Tensor
+    readouts: Tensor
 
 
 @dataclass(frozen=True)
@@ -39,19 +52,44 @@ class Workspace:
     def __init__(
         self, config: ModelConfig, in_all: int, rows: int, readouts: int, *, device: torch.device, dtype: torch.dtype
     ) -> None:
-        """in_all: rows of the widest LinearLayer.in_all. rows, readouts: capacities."""
-        self.rows, self.readouts = rows, readouts
+        """in_all: rows of the widest LinearLayer.in_all. rows, readouts: capacities at first."""
         self._config, self._like = config, torch.empty(0, device=device, dtype=dtype)
-        width = max(in_all, (2 * config.heads + 2 * config.kv_heads) * config.head_dim)
-        self.stream = self._rows(rows, width)
-        self.read = self._rows(readouts, 2 * config.heads * config.head_dim)
-        self.k_local = self._zeros(rows, config.kv_heads, config.head_dim)
-        self.scanned = self._like.new_zeros((rows, config.gdn_value_heads, config.gdn_value_dim), dtype=torch.float32)
-        self._grown: dict[str, Tensor] = {}
+        self._width = max(in_all, (2 * config.heads + 2 * config.kv_heads) * config.head_dim)
+        self._scratch: dict[str, Tensor] = {}
+        self.tokens_a_tile = tile_tokens(config, dtype.itemsize)
+        self.rows = self.readouts = 0
+        self._by_row(rows)
+        self._by_readout(readouts)
         self._by_chunk(chunk_capacity(rows, SEGMENTS_AT_START), SEGMENTS_AT_START)
+
+    def reserve(self, shape: PassShape) -> bool:
+        """Make room for a shape. True when a buffer moved: graphs that hold its old address are void."""
+        before = self._scratch.copy()
+        grown = shape.rows > self.rows or shape.readouts > self.readouts
+        if shape.rows > self.rows:
+            self._by_row(shape.rows)
+        if shape.readouts > self.readouts:
+            self._by_readout(shape.readouts)
+        held = self._chunks
+        if shape.chunks > held.table.shape[0] or shape.segments > held.first.shape[0]:
+            self._by_chunk(max(shape.chunks, held.table.shape[0]), max(shape.segments, held.first.shape[0]))
+            grown = True
+        self.tables(shape)
+        self.partials(shape.spans, shape.rows)
+        self.logits(shape)
+        return grown or any(self._scratch[name] is not t for name, t in before.items())
 
     def _zeros(self, *shape: int) -> Tensor:
         return self._like.new_zeros(shape)
+
+    def _by_row(self, rows: int) -> None:
+        c = self._config
+        self.rows, self.stream = rows, self._rows(rows, self._width)
+        self.k_local = self._zeros(rows, c.kv_heads, c.head_dim)
+        self.scanned = self._like.new_zeros((rows, c.gdn_value_heads, c.gdn_value_dim), dtype=torch.float32)
+
+    def _by_readout(self, readouts: int) -> None:
+        self.readouts, self.read = readouts, self._rows(readouts, 2 * self._config.heads * self._config.head_dim)
 
     def _rows(self, n: int, projected: int) -> Rows:
         c = self._config
@@ -75,13 +113,9 @@ class Workspace:
         for buffer in (*self._tiles, *self._inside):
             buffer.zero_()
 
-    def chunks(self, rows: int, segments: int) -> Chunks:
-        """Delta-rule chunk tables, to be filled, for a stream of `rows` rows in `segments` segments."""
-        capacity = chunk_capacity(rows, segments)
-        held = self._chunks
-        if capacity > held.table.shape[0] or segments > held.first.shape[0]:
-            self._by_chunk(max(capacity, held.table.shape[0]), max(segments, held.first.shape[0]))
-        return Chunks(self._chunks.table[:capacity], self._chunks.first[:segments])
+    def chunks(self, shape: PassShape) -> Chunks:
+        """Delta-rule chunk tables of a shape, to be filled."""
+        return Chunks(self._chunks.table[: shape.chunks], self._chunks.first[: shape.segments])
 
     def tiles(self, chunks: Chunks) -> DeltaTiles:
         return DeltaTiles(*(t[: chunks.table.shape[0]] for t in self._tiles))
@@ -89,24 +123,37 @@ class Workspace:
     def inside(self, chunks: Chunks) -> IntraOut:
         return IntraOut(*(t[: chunks.table.shape[0]] for t in self._inside))
 
-    def ints(self, name: str, *shape: int) -> Tensor:
-        """Named int32 scratch of at least this shape, kept for the next round."""
-        return self._scratch(name, shape, torch.int32)
+    def tables(self, shape: PassShape) -> TileTables:
+        """Attention's tile tables of a shape, to be filled."""
+        n = shape.tiles(self.tokens_a_tile)
+        ints = torch.int32
+        return TileTables(
+            tiles=self._held("tiles", (n, 4), ints),
+            unordered=self._held("unordered", (n, 4), ints),
+            weights=self._held("weights", (n,), ints),
+            pointers=self._held("pointers", (shape.segments + 1,), ints),
+            readouts=self._held("readout tiles", (shape.readouts * shape.spans, 4), ints),
+        )
+
+    def logits(self, shape: PassShape) -> Tensor:
+        """[labels of the shape] float32."""
+        return self._held("logits", (shape.labels,), torch.float32)
 
     def partials(self, spans: int, rows: int) -> Partials:
         """Scratch for histories of several spans; empty (and never touched) when there is one span."""
         c = self._config
         n = spans * rows if spans > 1 else 0
-        acc = self._scratch("partials", (n, c.heads, c.head_dim), torch.float32)
-        return Partials(acc, *(self._scratch(f"partial {k}", (n, c.heads), torch.float32) for k in ("maximum", "sum")))
+        acc = self._held("partials", (n, c.heads, c.head_dim), torch.float32)
+        return Partials(acc, *(self._held(f"partial {k}", (n, c.heads), torch.float32) for k in ("maximum", "sum")))
 
-    def _scratch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _held(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Named scratch of at least this shape, kept for the next round and doubled when it is too small."""
         size = 1
         for n in shape:
             size *= n
-        held = self._grown.get(name)
+        held = self._scratch.get(name)
         if held is None or held.numel() < size:
-            held = self._grown[name] = self._like.new_zeros(max(size, 64), dtype=dtype)
+            held = self._scratch[name] = self._like.new_zeros(power_of_two(size, SCRATCH_AT_START), dtype=dtype)
         return held[:size].view(shape)
 
 

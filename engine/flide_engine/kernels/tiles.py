@@ -116,13 +116,13 @@ def _heaviest_first(tiles, weights, ordered, capacity, BLOCK: tl.constexpr):
         tl.store(ordered + rank * 4 + i, tl.load(tiles + entry * 4 + i, mask=inside, other=0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["readouts", "spans", "first_split"])
+@triton.jit(do_not_specialize=["capacity", "spans", "first_split"])
 def _readout_tiles(
-    readout_row, row_segment, seg_first_row, seg_start, seg_kind, seg_hist, tiles, readouts, spans, first_split,
+    readout_row, row_segment, seg_first_row, seg_start, seg_kind, seg_hist, count, tiles, capacity, spans, first_split,
     MOST_SPANS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     entry = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = entry < readouts * spans
+    inside = entry < tl.load(count) * spans
     readout = tl.where(inside, entry // spans, 0)
     span = entry % spans
     row = tl.load(readout_row + readout)
@@ -130,12 +130,12 @@ def _readout_tiles(
     first = row - tl.load(seg_first_row + s)
     trunk = tl.load(seg_kind + s) == 0
     keys = tl.where(trunk, tl.load(seg_start + s) + first + 1, tl.load(seg_hist + s))
-    used = span < span_count(keys, first_split, MOST_SPANS)
+    used = inside & (span < span_count(keys, first_split, MOST_SPANS))
     at = tiles + entry * 4
-    tl.store(at, tl.where(used, s, -1), mask=inside)
-    tl.store(at + 1, first, mask=inside)
-    tl.store(at + 2, readout, mask=inside)
-    tl.store(at + 3, span, mask=inside)
+    tl.store(at, tl.where(used, s, -1), mask=entry < capacity)
+    tl.store(at + 1, first, mask=entry < capacity)
+    tl.store(at + 2, readout, mask=entry < capacity)
+    tl.store(at + 3, span, mask=entry < capacity)
 
 
 def build_tiles(
@@ -172,14 +172,15 @@ def build_tiles(
 
 def build_readout_tiles(
     readout_row: Tensor, row_segment: Tensor, seg_first_row: Tensor, seg_start: Tensor, seg_kind: Tensor, seg_hist: Tensor, *,
-    tiles: Tensor, readouts: int, spans: int, first_split: int = FIRST_SPLIT,
+    count: Tensor, tiles: Tensor, spans: int, first_split: int = FIRST_SPLIT,
 ) -> None:  # fmt: skip
     """The same table for single query rows: entry r * spans + s is readout r over span s; its query row is r.
 
-    tiles: [>= readouts * spans, 4] int32.
+    count: [1] int32 on the device, readouts in use. tiles: [C, 4] int32, C at least count * spans; unused entries get segment -1.
     """
-    if readouts:
-        _readout_tiles[(triton.cdiv(readouts * spans, BLOCK),)](
-            readout_row, row_segment, seg_first_row, seg_start, seg_kind, seg_hist, tiles, readouts, spans,
+    capacity = tiles.shape[0]
+    if capacity:
+        _readout_tiles[(triton.cdiv(capacity, BLOCK),)](
+            readout_row, row_segment, seg_first_row, seg_start, seg_kind, seg_hist, count, tiles, capacity, spans,
             first_split, MOST_SPANS=MOST_SPANS, BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
