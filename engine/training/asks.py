@@ -108,17 +108,17 @@ _TOOL_NAMES = {
     "edit": ("edit", "write", "change"),
     "run": ("run", "execute", "test"),
 }
-_WHICH_TOOL = ("Which kind of tool was used last?", "Which kind of tool did the agent use last?", "What kind of action was the last one?", "What did the agent do in its last step?", "Classify the most recent command.",
+WHICH_TOOL = ("Which kind of tool was used last?", "Which kind of tool did the agent use last?", "What kind of action was the last one?", "What did the agent do in its last step?", "Classify the most recent command.",
                "The last tool call was of which kind?", "last tool kind", "What type of command came last?", "Which of these describes the latest action?", "Pick the kind of the agent's last command.")  # fmt: skip
-_WHICH_PROGRAM = ("Which command did the agent run last?", "What is the name of the last tool or program?", "Which program ran last?", "The last command started with which word?", "last program",
+WHICH_PROGRAM = ("Which command did the agent run last?", "What is the name of the last tool or program?", "Which program ran last?", "The last command started with which word?", "last program",
                   "Which tool was called in the last step?", "Name the most recent command.", "Which of these was used last?", "What was called last?", "Pick the program of the last command.")  # fmt: skip
-_WHICH_EXCEPTION = ("Which exception does the last traceback show?", "Which error type ended the last command?", "What kind of exception was raised last?", "Name the exception in the last output.",
+WHICH_EXCEPTION = ("Which exception does the last traceback show?", "Which error type ended the last command?", "What kind of exception was raised last?", "Name the exception in the last output.",
                     "exception type", "Which exception class is printed last?", "The last traceback ends in which exception?", "What went wrong in Python's words?", "Which error came up?", "Pick the exception.")  # fmt: skip
-_WHICH_FILE = ("Which file was changed last?", "Which file did the agent edit most recently?", "The last modification was made to which file?", "last edited file", "Name the file of the latest edit.",
+WHICH_FILE = ("Which file was changed last?", "Which file did the agent edit most recently?", "The last modification was made to which file?", "last edited file", "Name the file of the latest edit.",
                "Where did the last change go?", "Which of these files was written last?", "What did the agent change last?", "Pick the file edited last.", "The most recently modified file is which?")  # fmt: skip
-_HOW_MANY = ("How many commands has the agent run so far?", "How long is this run, in commands?", "How many actions are in the history?", "Number of steps so far?", "Rate the length of the run.",
+HOW_MANY = ("How many commands has the agent run so far?", "How long is this run, in commands?", "How many actions are in the history?", "Number of steps so far?", "Rate the length of the run.",
              "How many times did the agent act?", "steps so far", "Count the agent's actions.", "How far is the run, by number of actions?", "How many tool calls were made?")  # fmt: skip
-_LEVELS = ("1 to 3", "4 to 8", "9 to 15", "16 or more")
+LEVELS = ("1 to 3", "4 to 8", "9 to 15", "16 or more")
 _PROGRAMS = (
     "ls",
     "cat",
@@ -137,7 +137,7 @@ _PROGRAMS = (
     "head",
     "pip",
 )
-_EXCEPTIONS = (
+EXCEPTIONS = (
     "ValueError",
     "TypeError",
     "KeyError",
@@ -162,14 +162,14 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
     if name == "step_count":
         n = len(view.actions)
         level = 0 if n <= 3 else 1 if n <= 8 else 2 if n <= 15 else 3
-        levels = tuple(t + rng.choice(("", " commands", " actions")) for t in _LEVELS)
-        return Asked(name, Score(rng.choice(_HOW_MANY), levels, levels), level, str(level))
+        levels = tuple(t + rng.choice(("", " commands", " actions")) for t in LEVELS)
+        return Asked(name, Score(rng.choice(HOW_MANY), levels, levels), level, str(level))
     if name == "last_tool_kind":
         if last.kind not in _TOOLS or view.source == "desk":
             return None
         options = {kind: (rng.choice(_TOOL_NAMES[kind]), rng.choice(texts)) for kind, texts in _TOOLS.items()}
         return _choice(
-            name, rng.choice(_WHICH_TOOL), last.kind, list(options), rng, lambda k: _worded(options[k], rng), last.kind
+            name, rng.choice(WHICH_TOOL), last.kind, list(options), rng, lambda k: _worded(options[k], rng), last.kind
         )
     if name == "last_program":
         right = last.program if view.source != "desk" else last.name
@@ -178,7 +178,7 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
         seen = {a.program if view.source != "desk" else a.name for a in view.actions} - {right}
         return _copied(
             name,
-            rng.choice(_WHICH_PROGRAM),
+            rng.choice(WHICH_PROGRAM),
             right,
             sorted(s for s in seen if s.replace("_", "").isalnum() and len(s) < 24),
             _PROGRAMS,
@@ -190,10 +190,10 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
             return None
         return _copied(
             name,
-            rng.choice(_WHICH_EXCEPTION),
+            rng.choice(WHICH_EXCEPTION),
             right,
             sorted({a.exception for a in view.actions} - {right, ""}),
-            _EXCEPTIONS,
+            EXCEPTIONS,
             rng,
         )
     edits = [a.edited[0] for a in view.actions if len(a.edited) == 1 and a.edited[0] in a.command]
@@ -204,7 +204,7 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
     }
     return _copied(
         name,
-        rng.choice(_WHICH_FILE),
+        rng.choice(WHICH_FILE),
         edits[-1],
         sorted(s for s in seen if len(s) < 60 and edits[-1] not in s),
         ("setup.py", "README.md", "tests/test_core.py", "main.py", "utils.py", "docs/index.md"),

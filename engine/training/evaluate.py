@@ -5,7 +5,8 @@
 
 MODEL_DIR: model.safetensors, config.json and, where there is one, temperatures.json. JUDGE_DIR: what training.held_out wrote. Per question
 and per source (and per history length): balanced accuracy with the 95 % interval by drawing whole runs, ECE, the majority baseline; in how
-many orders of the options, and after how many planted instructions, the answer is another. Writes MODEL_DIR/held_out.json.
+many orders of the options, and after how many planted instructions, the answer is another. Writes MODEL_DIR/held_out.json, and the logits
+of every answer, in the order of judge.json, to held_out_logits.json.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from safetensors.torch import load_file
 
 from training import scores
 from training.network import Network
-from training.shards import LENGTHS, ROW, Data, bucket
+from training.shards import LENGTHS, Data, bucket
 from training.shards import rows as made_of
 
+LEAST_RUNS = 5
+"""A truth that fewer runs hold is not judged: an interval by drawing runs says nothing then."""
 LONG = (1024, 4096, 8192)
 """History lengths that figures are given for: up to each of them, from the one before."""
 
@@ -51,7 +54,7 @@ def load(directory: Path) -> Network:
 
 
 @torch.no_grad()
-def table(network: Network, judge: Path, device: str, most: int = 64) -> Table:
+def table(network: Network, judge: Path, device: str, most: int = 128) -> Table:
     """Every branch of a judge shard, at most `most` at a time beside their trunk; float32."""
     data = Data.load([judge / "judge.npz"])
     asked = json.loads((judge / "judge.json").read_text(encoding="utf-8"))["asked"]
@@ -63,7 +66,7 @@ def table(network: Network, judge: Path, device: str, most: int = 64) -> Table:
             some = data.of[t][at : at + most]
             # Later tokens change nothing for a fork, so the trunk is as long as the farthest one needs.
             length = min(bucket(len(trunk)), -(-int(some[:, 0].max()) // 64) * 64)
-            batch = made_of(data, [t], [some], length, ROW)
+            batch = made_of(data, [t], [some], length)
             found = network(batch.to(device))[1].cpu().double().numpy()
             for i in range(len(some)):
                 logits.append(found[i, : int((batch.labels[i] >= 0).sum())])
@@ -100,6 +103,7 @@ def figures(t: Table, temperatures: dict[str, float]) -> dict[str, Any]:
             groups[f"source {t.asked[i]['source']}"].append(i)
             groups[f"up to {next((n for n in LONG if t.asked[i]['tokens'] <= n), LENGTHS[-1])} tokens"].append(i)
         row: dict[str, Any] = {key: scores.report(answers(t, some), heat) for key, some in groups.items() if len(some) >= 20}
+        row["options"] = len(t.asked[mine[0]]["options"])
         row["order_changes"] = changes(t, [i for i in mine if t.asked[i]["test"] == "order"])
         row["planted_changes"] = changes(t, [i for i in mine if t.asked[i]["test"] == "planted"])
         out[name] = row
@@ -114,11 +118,11 @@ def changes(t: Table, chosen: list[int]) -> float | None:
 
 
 def passed(row: dict[str, Any]) -> bool:
-    """The bar of a shipped question: lower end of the interval, calibration, stability."""
+    """The bar of a shipped question: runs enough of each truth, lower end of the interval, calibration, stability."""
     whole = row.get("all")
-    if whole is None:
+    if whole is None or whole["least_runs"] < LEAST_RUNS:
         return False
-    choice = whole["majority"] < 0.5 and row["order_changes"] is not None
+    choice = row["options"] > 2
     steady = all(part is None or part <= 0.05 for part in (row["order_changes"], row["planted_changes"]))
     return bool(whole["low"] >= (0.65 if choice else 0.80) and whole["ece"] <= 0.08 and steady)
 
@@ -131,7 +135,10 @@ def main() -> None:
     a = parser.parse_args()
     heats = a.model / "temperatures.json"
     temperatures = json.loads(heats.read_text(encoding="utf-8")) if heats.exists() else {}
-    found = figures(table(load(a.model), a.judge, a.device), temperatures)
+    judged = table(load(a.model), a.judge, a.device)
+    found = figures(judged, temperatures)
+    logits = [[round(float(x), 4) for x in row] for row in judged.logits]
+    (a.model / "held_out_logits.json").write_text(json.dumps(logits) + "\n", encoding="utf-8")
     (a.model / "held_out.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for name, row in found.items():
         print(

@@ -8,7 +8,7 @@ from typing import Any
 
 KINDS = ("look", "search", "edit", "run", "submit", "other")
 TRACEBACK = "Traceback (most recent call last):"
-_EXCEPTION = re.compile(r"^([A-Z][A-Za-z]*(?:Error|Exception|Interrupt|Warning))(?::|$)", re.MULTILINE)
+EXCEPTION = re.compile(r"^([A-Z][A-Za-z]*(?:Error|Exception|Interrupt|Warning))(?::|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Action:
     def exception(self) -> str:
         """The exception that ends the output's last traceback, "" for none."""
         _, found, rest = self.output.rpartition(TRACEBACK)
-        names = _EXCEPTION.findall(rest) if found else []
+        names = EXCEPTION.findall(rest) if found else []
         return names[0] if names else ""
 
 

@@ -215,16 +215,28 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, first: 
     q_decayed = q * grown
     k_decayed = (k * (total[..., -1:] - total).exp()[..., None]).mT
     last = grown[..., -1:, :]
-    state = v.new_zeros(rows, heads, k.shape[-1], dv) if first is None else first
-    states, writes = [state], []
-    for c in range(n // GRID):
-        new = u[:, c] - w[:, c] @ state
-        writes.append(new)
-        state = last[:, c] * state + k_decayed[:, c] @ new
-        states.append(state)
-    before = torch.stack(states, 1)
-    out = q_decayed @ before[:, :-1] + inside @ torch.stack(writes, 1)
+    # A chunk maps the state before it to last * S + k_decayed @ (u - w @ S): its matrix and what it adds.
+    keep = last * torch.eye(k.shape[-1], device=v.device) - k_decayed @ w
+    before = scan(keep, k_decayed @ u, first)
+    out = q_decayed @ before[:, :-1] + inside @ (u - w @ before[:, :-1])
     return out.transpose(2, 3).reshape(rows, n, heads, dv), before
+
+
+def scan(keep: Tensor, add: Tensor, first: Tensor | None) -> Tensor:
+    """States [B, C + 1, H, dk, dv] of S[c + 1] = keep[c] @ S[c] + add[c] from S[0] = first or zeros.
+
+    keep [B, C, H, dk, dk], add [B, C, H, dk, dv]. By doubling: a few large products for C small ones after each other, which a GPU
+    would spend its time waiting for.
+    """
+    span, chunks = 1, keep.shape[1]
+    while span < chunks:
+        add = torch.cat([add[:, :span], add[:, span:] + keep[:, span:] @ add[:, :-span]], 1)
+        if 2 * span < chunks or first is not None:
+            keep = torch.cat([keep[:, :span], keep[:, span:] @ keep[:, :-span]], 1)
+        span *= 2
+    if first is None:
+        return torch.cat([torch.zeros_like(add[:, :1]), add], 1)
+    return torch.cat([first[:, None], add + keep @ first[:, None]], 1)
 
 
 def losses(network: Network, batch: Batch, language: float = 0.2, rows: int = 8192) -> tuple[Tensor, Tensor, Tensor]:

@@ -56,10 +56,20 @@ def _hits(answers: Answers) -> npt.NDArray[np.bool_]:
     return np.array([int(np.argmax(z)) == r for z, r in zip(answers.logits, answers.right, strict=True)])
 
 
+def _parts(answers: Answers) -> tuple[Floats, Floats]:
+    """(part answered right, whether there is any) of each run (rows) and truth (columns)."""
+    names, cluster = np.unique(np.array(answers.cluster), return_inverse=True)
+    truths, truth = np.unique(np.array(answers.truth), return_inverse=True)
+    hits, all_of = np.zeros((2, len(names), len(truths)))
+    np.add.at(hits, (cluster, truth), _hits(answers))
+    np.add.at(all_of, (cluster, truth), 1)
+    return hits / np.maximum(all_of, 1), (all_of > 0).astype(np.float64)
+
+
 def balanced_accuracy(answers: Answers) -> float:
-    """Mean over the truths of the part answered right."""
-    hit, truth = _hits(answers), np.array(answers.truth)
-    return float(np.mean([hit[truth == t].mean() for t in np.unique(truth)]))
+    """Mean over the truths of the mean over the runs of the part answered right: a long run counts as much as a short one."""
+    part, there = _parts(answers)
+    return float(np.mean(part.sum(0) / there.sum(0)))
 
 
 def majority(answers: Answers) -> float:
@@ -83,22 +93,18 @@ def expected_calibration_error(answers: Answers, temperature: float = 1.0, bins:
 def interval(answers: Answers, draws: int = 1000, seed: int = 0) -> tuple[float, float]:
     """95 % interval of the balanced accuracy, by drawing whole runs with replacement (cluster bootstrap)."""
     rng = np.random.default_rng(seed)
-    names, cluster = np.unique(np.array(answers.cluster), return_inverse=True)
-    truths, truth = np.unique(np.array(answers.truth), return_inverse=True)
-    hits, all_of = np.zeros((2, len(names), len(truths)))
-    np.add.at(hits, (cluster, truth), _hits(answers))
-    np.add.at(all_of, (cluster, truth), 1)
-    times = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), draws).astype(np.float64)
+    part, there = _parts(answers)
+    times = rng.multinomial(len(part), np.full(len(part), 1 / len(part)), draws).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        parts = (times @ hits) / (times @ all_of)  # nan for a truth that a draw does not hold
+        parts = (times @ part) / (times @ there)  # nan for a truth that a draw does not hold
     found = np.nanmean(parts, 1)
     return float(np.percentile(found, 2.5)), float(np.percentile(found, 97.5))
 
 
 def report(answers: Answers, temperature: float = 1.0) -> dict[str, float]:
-    """Everything above in one row."""
+    """Everything above in one row; least_runs: how many runs hold the truth that the fewest hold."""
     low, high = interval(answers)
     return {
-        "n": len(answers.right), "runs": len(set(answers.cluster)), "accuracy": accuracy(answers), "majority": majority(answers),
+        "n": len(answers.right), "runs": len(set(answers.cluster)), "least_runs": int(_parts(answers)[1].sum(0).min()), "accuracy": accuracy(answers), "majority": majority(answers),
         "balanced": balanced_accuracy(answers), "low": low, "high": high, "ece": expected_calibration_error(answers, temperature), "loss": loss(answers, temperature),
     }  # fmt: skip

@@ -16,8 +16,6 @@ from flide_engine.segments import GRID
 from training.network import Batch
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
-ROW = 256
-"""Tokens of a branch's row: up to 63 of the trunk and a question."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -76,12 +74,14 @@ def batch(data: Data, chosen: Sequence[int], length: int, rng: np.random.Generat
     n = per_trunk(length)
     own = [data.of[t] for t in chosen]
     drawn = [b[rng.permutation(len(b))[:n] if len(b) >= n else rng.integers(0, len(b), n)] for b in own]
-    return rows(data, chosen, drawn, length, ROW)
+    return rows(data, chosen, drawn, length)
 
 
-def rows(data: Data, chosen: Sequence[int], branches: Sequence[Ints], length: int, width: int) -> Batch:
-    """The trunks `chosen`, cut at `length`, each with its rows of `branches` (fork, question, right, kind)."""
+def rows(data: Data, chosen: Sequence[int], branches: Sequence[Ints], length: int) -> Batch:
+    """The trunks `chosen`, cut at `length`, each with its rows of `branches` (fork, question, right, kind), as wide as the longest."""
     total = sum(map(len, branches))
+    longest = max(fork % GRID + len(data.questions[question]) for some in branches for fork, question, _, _ in some.tolist())
+    width = -(-longest // GRID) * GRID
     trunk = np.zeros((len(chosen), length), np.int64)
     branch = np.zeros((total, width), np.int64)
     out = np.zeros((total, 5), np.int64)  # branch_len, owner, start, right, kind
@@ -154,6 +154,13 @@ def ahead(batches: Batches, longest: list[int], stop: threading.Event, pinned: b
     threading.Thread(target=work, daemon=True).start()
     while not stop.is_set():
         yield waiting.get()
+
+
+def few(data: Data, of_each: int) -> Data:
+    """The first trunks of each batch length, `of_each` at most."""
+    chosen = [t for n in LENGTHS for t in [t for t, trunk in enumerate(data.trunks) if bucket(len(trunk)) == n][:of_each]]
+    picked = ([some[t] for t in chosen] for some in (data.trunks, data.sources, data.of))
+    return Data(*picked, data.questions, data.labels)  # type: ignore[arg-type]
 
 
 def in_order(data: Data, tokens: int) -> Iterator[tuple[Batch, list[int]]]:

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from flide_agent.default_model import DIRECTORY
 from training import scores
 from training.network import Network, losses
-from training.shards import LENGTHS, Batches, Data, ahead, in_order
+from training.shards import LENGTHS, Batches, Data, ahead, few, in_order
 
 KEPT = ("eos_token_id", "pad_token_id")
 """What config.json of the default model says beyond the architecture."""
@@ -44,7 +44,6 @@ class Plan:
     language: float = 0.2
     seed: int = 20261130
     device: str = "cuda"
-    compile: bool = False
 
 
 def rate(plan: Plan, step: int, part: float) -> float:
@@ -57,64 +56,112 @@ def longest(part: float) -> int:
     return LENGTHS[1] if part < 0.08 else LENGTHS[2] if part < 0.25 else LENGTHS[-1]
 
 
-def train(network: Network, data: Data, plan: Plan, out: Path) -> list[dict[str, float]]:
-    """Train in place until the time box or the steps are used up. Returns the log, which also goes to out/log.jsonl."""
+def train(network: Network, data: Data, plan: Plan, out: Path, watched: Watched | None = None) -> list[dict[str, Any]]:
+    """Train in place until the time box or the steps are used up. Returns the log, which also goes to out/log.jsonl.
+
+    A batch that does not fit the device's memory is left out, and later ones have half its tokens. A gradient that is not finite
+    changes nothing. Raises FloatingPointError when that goes on; the last checkpoint in `out` is good then.
+    """
     torch.manual_seed(plan.seed)
     network.to(plan.device).train()
     matrices = [v for _, v in network.named() if v.dim() > 1]
     others = [v for _, v in network.named() if v.dim() <= 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.95), fused=plan.device.startswith("cuda"))
-    step_losses: Any = torch.compile(losses, dynamic=False) if plan.compile else losses
     cuda = plan.device.startswith("cuda")
-    reach, stop, log = [longest(0.0)], threading.Event(), []
-    begin = saved = time.monotonic()
-    tokens = 0
+    optimizer = torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.95), fused=cuda)
+    batches = Batches(data, plan.tokens, plan.seed)
+    reach, stop, log = [longest(0.0)], threading.Event(), Log(out / "log.jsonl")
+    begin = saved = looked = time.monotonic()
+    tokens = steps = 0
     gathered: list[torch.Tensor] = []
-    with (out / "log.jsonl").open("w", encoding="utf-8") as file:
-        for step, made in enumerate(ahead(Batches(data, plan.tokens, plan.seed), reach, stop, cuda)):
+    try:
+        for made in ahead(batches, reach, stop, cuda):
             now = time.monotonic()
-            part = max((now - begin) / (60 * plan.minutes), step / plan.steps)
+            part = max((now - begin) / (60 * plan.minutes), steps / plan.steps)
             if part >= 1.0:
                 break
             reach[0] = longest(part)
-            current = rate(plan, step, part)
+            if made.trunk.numel() > batches.tokens and len(made.trunk) > 1:
+                continue  # made before the batches became smaller
+            current = rate(plan, steps, part)
             for group in optimizer.param_groups:
                 group["lr"] = current
-            batch = made.to(plan.device)
-            with torch.autocast("cuda" if cuda else "cpu", torch.bfloat16, enabled=cuda):
-                total, answer, language = step_losses(network, batch, plan.language)
             optimizer.zero_grad(set_to_none=True)
-            total.backward()
+            try:
+                batch = made.to(plan.device)
+                with torch.autocast("cuda" if cuda else "cpu", torch.bfloat16, enabled=cuda):
+                    total, answer, language = losses(network, batch, plan.language)
+                total.backward()
+            except torch.OutOfMemoryError:
+                if len(made.trunk) == 1:
+                    raise
+                batches.tokens = made.trunk.numel() // 2
+                total = answer = language = batch = None  # type: ignore[assignment] - free what the failed pass holds
+                optimizer.zero_grad(set_to_none=True)
+                torch.cuda.empty_cache()
+                print(
+                    f"out of memory at length {made.trunk.shape[1]}; going on with {batches.tokens} tokens a batch", flush=True
+                )
+                continue
             size = torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            if (not cuda or step % 10 == 0) and not bool(torch.isfinite(size)):
-                raise FloatingPointError(f"the gradient is not finite at step {step}; the last checkpoint in {out} is good")
-            optimizer.step()
+            bad = ~torch.isfinite(size)
+            if cuda:
+                optimizer.found_inf = bad.float()  # type: ignore[attr-defined] - the fused step leaves the weights then, without waiting
+            if cuda or not bool(bad):
+                optimizer.step()
+            steps += 1
             tokens += made.trunk.numel() + made.branch.numel()
-            gathered.append(torch.stack([answer.detach(), language.detach()]))
-            if len(gathered) == 20 or step == 0:
+            gathered.append(torch.stack([answer.detach(), language.detach(), bad.float()]))
+            if len(gathered) == 20 or steps == 1:
                 mean = torch.stack(gathered).mean(0).tolist()
                 gathered.clear()
-                row = {
-                    "step": step,
-                    "seconds": now - begin,
-                    "answer": mean[0],
-                    "language": mean[1],
-                    "rate": current,
-                    "tokens": tokens,
-                    "length": made.trunk.shape[1],
-                }
-                log.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                if step % 100 == 0:
-                    print(json.dumps(row), flush=True)
+                told = {"answer": mean[0], "language": mean[1], "skipped": mean[2], "rate": current, "tokens": tokens}
+                log.add({"step": steps - 1, "seconds": now - begin, **told, "length": made.trunk.shape[1]})
+                if mean[2] == 1.0 and steps > 1:
+                    raise FloatingPointError(f"no gradient is finite at step {steps}; the last checkpoint in {out} is good")
+            if watched is not None and now - looked > watched.seconds:
+                looked = now
+                log.rows[-1] |= {"held": watched.look(network, plan)}
+                print(json.dumps(log.rows[-1]), flush=True)
+                network.train()
             if now - saved > 60:
                 export(network, out, torch.bfloat16)
                 saved = now
-    stop.set()
+    finally:
+        stop.set()
+        log.write()
     export(network, out, torch.bfloat16)
-    return log
+    return log.rows
+
+
+@dataclass
+class Log:
+    """Rows of figures, written as lines of JSON."""
+
+    path: Path
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        if len(self.rows) % 20 == 1:
+            self.write()
+
+    def write(self) -> None:
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A small part of the held-out runs of our own, looked at every `seconds` of training. Their time is part of the box."""
+
+    data: Data
+    names: tuple[str, ...]
+    seconds: float = 30.0
+
+    def look(self, network: Network, plan: Plan) -> dict[str, float]:
+        """Balanced accuracy by question."""
+        found = answers(network, self.data, plan, self.names)
+        return {name: round(scores.balanced_accuracy(some), 3) for name, some in sorted(found.items())}
 
 
 def export(network: Network, out: Path, dtype: torch.dtype) -> None:
@@ -158,7 +205,6 @@ def main() -> None:
         default = getattr(Plan, name)
         parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true")
     a = parser.parse_args()
     plan = Plan(**{k: v for k, v in vars(a).items() if k not in ("shards", "out")})
     names = tuple(read_json(a.shards / "names.json")["names"])
@@ -168,7 +214,7 @@ def main() -> None:
     data, kept = (Data.load(sorted(a.shards.glob(f"{part}-*.npz"))) for part in ("train", "held"))
     print(f"{len(data.trunks)} trunks, {data.tokens:,} tokens, {sum(map(len, data.of)):,} questions", flush=True)
     network = Network(ModelConfig.read(DIRECTORY), plan.seed)
-    train(network, data, plan, a.out)
+    train(network, data, plan, a.out, Watched(few(kept, 16), names))
     held = answers(network, kept, plan, names)
     found = {name: scores.temperature(some) for name, some in sorted(held.items())}
     figures = {name: scores.report(some, found[name]) for name, some in sorted(held.items())}

@@ -1,4 +1,4 @@
-"""A short training on the CPU, the figures, and the held-out sources."""
+"""A short training on the CPU, and the figures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 import torch
 from flide_engine.models import load_model
 from flide_engine.models.dummy import dummy_config
-from training import evaluate, held_out, held_out_labels, scores, service_desk, train
+from training import scores, service_desk, train
 from training.asks import NAMES
-from training.network import Network, losses
+from training.network import Batch, Network, losses
 from training.pack import Packer
-from training.shards import Batches, Data, per_trunk
+from training.shards import LENGTHS, Batches, Data, few, per_trunk
 
 from flide_agent.default_model import DIRECTORY
 from flide_agent.prompts import Prompts
@@ -52,7 +52,7 @@ def test_loss_falls_and_the_checkpoint_loads_as_a_trained_model(shards: Path, tm
     log = train.train(network, data, plan, tmp_path)
     assert [row["step"] for row in log] == [0, 20, 40]
     assert log[-1]["language"] < log[0]["language"] - 1.0
-    assert (tmp_path / "log.jsonl").read_text().count("\n") == 3
+    assert [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()] == log
     model = load_model(str(tmp_path), device="cpu", dtype=torch.float32)
     assert not model.untrained
     assert torch.equal(model.embed, network.weight("embed_tokens.weight").detach().bfloat16().float())
@@ -106,43 +106,33 @@ def test_balance_is_over_truths_and_not_over_answers() -> None:
     assert scores.balanced_accuracy(always) == 0.5
 
 
-@pytest.mark.parametrize(
-    ("text", "failed"),
-    [
-        ("bash: foo: command not found\n\n(Open file: n/a)\n(Current directory: /x)\nbash-$", True),
-        ("a.py\nb.py\n\n(Open file: n/a)\n(Current directory: /x)\nbash-$", False),
-        ("[File: /x/errors.py (9 lines total)]\n1:raise ValueError", False),
-        ("Traceback (most recent call last):\n  File\nKeyError: 1", True),
-        ("Found 3 matches for error in x", None),
-    ],
-)
-def test_rules_of_held_out_labels(text: str, failed: bool | None) -> None:
-    assert held_out_labels.failed_of("swe-agent", None, text, "user") is failed
-    assert held_out_labels.failed_of("swe-agent", True, text, "user") is True, "the file's own mark comes first"
+def test_a_long_run_counts_as_much_as_a_short_one() -> None:
+    right = [np.array([1.0, 0.0])]
+    answers = scores.Answers(right * 12, [0] * 10 + [1, 0], ["a"] * 12, [0] * 10 + [1, 1])
+    assert scores.accuracy(answers) == pytest.approx(11 / 12)
+    assert scores.balanced_accuracy(answers) == pytest.approx((1 + 0.5) / 2)
 
 
-def test_held_out_sources_are_asked_and_scored(shared: Path, tmp_path: Path) -> None:
-    folder = shared / "data" / "trajectories"
-    files = [folder / "mini-v1-GENERATED-textbased.traj.json", folder / "sweagent-10-history-only.traj"]
-    shard, asked, _ = held_out.gather(files, Prompts.load(DIRECTORY))
-    shard.write(tmp_path / "judge.npz")
-    (tmp_path / "judge.json").write_text(json.dumps({"names": held_out.NAMES, "asked": [dataclasses.asdict(a) for a in asked]}))
-    network = _small()
-    table = evaluate.table(network, tmp_path, "cpu")
-    for a, logits in zip(table.asked, table.logits, strict=True):
-        assert len(logits) == (4 if a["name"].startswith("last_tool") or a["name"].startswith("last_program") else 2)
-        if a["twin"] >= 0:
-            twin = table.asked[a["twin"]]
-            assert (twin["run"], twin["step"], twin["name"], twin["truth"]) == (a["run"], a["step"], a["name"], a["truth"])
-    found = evaluate.figures(table, {})
-    assert found["last_tool_kind"]["order_changes"] is not None
-    assert found["last_command_failed"]["planted_changes"] is not None
-    truths = {a["truth"] for a in table.asked if a["name"] == "last_command_failed"}
-    assert truths == {"True", "False"}
-    table.logits[:] = [np.eye(len(z))[r] * 9 for z, r in zip(table.logits, table.right, strict=True)]
-    perfect = evaluate.figures(table, {})
-    assert perfect["last_tool_kind"]["order_changes"] == 0
-    assert perfect["last_command_failed"]["planted_changes"] == 0
+def test_batches_that_do_not_fit_are_halved(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fits(network: Network, batch: Batch, language: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if batch.trunk.numel() > 1024:
+            raise torch.OutOfMemoryError
+        return losses(network, batch, language)
+
+    monkeypatch.setattr(train, "losses", fits)
+    plan = train.Plan(minutes=5, steps=3, tokens=4096, device="cpu")
+    log = train.train(_small(), Data.load([shards / "train-0.npz"]), plan, tmp_path)
+    assert log[0]["tokens"] > 0
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_progress_is_told_by_question(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = few(Data.load([shards / "held-0.npz"]), 2)
+    assert len(held.trunks) == len(held.of) <= 2 * len(LENGTHS)
+    plan = train.Plan(minutes=5, steps=3, tokens=512, device="cpu")
+    train.train(_small(), Data.load([shards / "train-0.npz"]), plan, tmp_path, train.Watched(held, NAMES, seconds=0.0))
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 0 <= told["held"]["last_command_failed"] <= 1
 
 
 def test_a_batch_is_learnt_by_heart(shards: Path) -> None:
