@@ -11,6 +11,7 @@ try:
 except ImportError:  # the base install is the client alone
     raise SystemExit("flide-agent: the commands need the extra 'serve': pip install 'flide-agent[serve]'") from None
 
+from flide_agent.bench.command import app as bench_app
 from flide_agent.cache.command import app as cache_app
 from flide_agent.replay.options import register as register_replay
 
@@ -98,6 +99,7 @@ def serve(
     disk: Disk = None,
     max_queue: Annotated[int | None, typer.Option(help="Requests that may wait; one more is refused with 429.")] = None,
     keys_file: Annotated[Path | None, typer.Option(help="API keys; see `flide-agent keys`.")] = None,
+    front_ends: Annotated[int | None, typer.Option(help="Processes for HTTP before the engine process.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of settings.", envvar="FLIDE_AGENT_CONFIG")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting as NAME=VALUE; `flide-agent settings` lists them.")
@@ -114,6 +116,7 @@ def serve(
 
     given = {"model": model, "device": device, "dtype": dtype, "store": store, "host": host, "port": port}
     given |= {"memory_bytes": memory, "disk_bytes": disk, "max_queue": max_queue, "keys_file": keys_file}
+    given["front_ends"] = front_ends
     chosen = configured(given, config, set_ or [])
     try:
         run_server(chosen)
@@ -208,6 +211,7 @@ def show_settings(
         print(f"{name} = {value}\n    {about}")
 
 
+app.add_typer(bench_app, name="bench")
 app.add_typer(cache_app, name="cache")
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")

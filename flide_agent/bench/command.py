@@ -1,0 +1,254 @@
+"""`flide-agent bench`: its commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flide_agent.bench.options import (
+    Clients,
+    Common,
+    Data,
+    Device,
+    Dtype,
+    Key,
+    MaxMemory,
+    MaxStream,
+    Memory,
+    Model,
+    Names,
+    NoFlat,
+    NoFork,
+    NoGraphs,
+    NoReadout,
+    Out,
+    Rows,
+    Scale,
+    Set_,
+    Sizes,
+    Url,
+    chosen,
+    numbers,
+    prompts_of,
+    real,
+    sizes,
+)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure this machine. Every figure stands beside the model's matrix products alone, and every answer under load is compared "
+    "bit for bit. Exit codes: 0 measured; 1 answers differ, requests failed, or the server did not start; 2 wrong options.",
+)
+
+
+@app.command()
+def engine(
+    model: Model = "default",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    memory: Memory = None,
+    max_memory: MaxMemory = None,
+    max_stream: MaxStream = None,
+    workloads: Sizes = None,
+    only: Names = None,
+    rows: Rows = None,
+    scale: Scale = 1.0,
+    data: Data = None,
+    histories: Annotated[
+        str, typer.Option(help="Histories of the agent steps, in tokens; empty for none.")
+    ] = "4096,12288,24576",
+    in_round: Annotated[int, typer.Option(min=1, help="Most requests of a round.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds timed after three warm ones.")] = 10,
+    no_fork: NoFork = False,
+    no_graphs: NoGraphs = False,
+    no_flat: NoFlat = False,
+    no_readout: NoReadout = False,
+    json_: Out = None,
+) -> None:
+    """The engine in this process: one request of each workload's size, a round of them, and agents' steps behind long histories."""
+    from flide_engine.models import ModelError
+
+    from flide_agent.bench import inside
+    from flide_agent.bench.ablation import Switches
+    from flide_agent.bench.report import Report
+    from flide_agent.bench.sources import measured
+
+    common = Common.of(model, device, dtype, memory, max_memory, max_stream)
+    switches = Switches(not no_fork, not no_graphs, not no_flat, not no_readout)
+    lengths = numbers(histories, "--histories") if histories.strip() else []
+    if any(n < 64 for n in lengths):
+        raise typer.BadParameter("a history has 64 tokens at least", param_hint="--histories")
+    found = sizes(workloads, scale, rows)
+    if data:
+        prompts = prompts_of(model)
+        found = measured(found.source, real(data, prompts, rows), prompts)
+    names = chosen(found.requests, only)
+    report = Report("engine", common.settings() | {"workloads": found.source, "switches": switches.name, "repeats": repeats})
+    try:
+        made = inside.load(
+            common.model,
+            common.device,
+            common.dtype,
+            common.memory_bytes,
+            common.max_stream,
+            switches.graphs,
+            common.max_memory,
+        )
+    except (ModelError, ValueError, RuntimeError) as e:
+        raise typer.BadParameter(str(e)) from e
+    report.facts |= {"numerics": made.info.numerics, "weights": made.info.weights_digest, "untrained": made.info.untrained}
+    inside.run(made, report, found, names, switches, repeats=repeats, histories=lengths, most_in_round=in_round)
+    raise typer.Exit(report.finish(json_))
+
+
+@app.command()
+def server(
+    model: Model = "default",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    memory: Memory = None,
+    max_memory: MaxMemory = None,
+    max_stream: MaxStream = None,
+    workloads: Sizes = None,
+    only: Names = None,
+    rows: Rows = None,
+    scale: Scale = 1.0,
+    data: Data = None,
+    clients: Clients = "1,8,32,64",
+    per_client: Annotated[int, typer.Option(min=1, help="Requests of a level for each client, at least.")] = 4,
+    warm_up: Annotated[int, typer.Option(min=0, help="Requests before each level, unmeasured.")] = 32,
+    url: Url = None,
+    api_key: Key = None,
+    set_: Set_ = None,
+    no_graphs: NoGraphs = False,
+    json_: Out = None,
+) -> None:
+    """Closed-loop clients over HTTP: latency, requests per second, and every answer against the single client's, bit for bit."""
+    from flide_agent.bench import levels
+    from flide_agent.bench.over_http import OverHttp
+
+    run = OverHttp("server", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    sources = run.sources(workloads, scale, rows, data, only)
+    counts = numbers(clients, "--clients")
+    lanes = max(levels.lanes_needed(s.rows, counts, per_client) for s in sources.values())
+    with run.target(lanes) as (target, beside, watch):
+        measured = levels.Levels(target, run.report, beside, watch, per_client=per_client, warm_up=warm_up)
+        for name, source in sources.items():
+            measured.workload(name, source, counts)
+    run.finish({"server": levels.COLUMNS}, json_)
+
+
+@app.command()
+def agents(
+    model: Model = "default",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    memory: Memory = None,
+    max_memory: MaxMemory = None,
+    max_stream: MaxStream = None,
+    workloads: Sizes = None,
+    scale: Scale = 1.0,
+    agents_: Annotated[str, typer.Option("--agents", help="Numbers of agents, with commas between.")] = "1,8,32",
+    steps: Annotated[int, typer.Option(min=1, help="At most so many steps of a session.")] = 1000,
+    url: Url = None,
+    api_key: Key = None,
+    set_: Set_ = None,
+    no_graphs: NoGraphs = False,
+    json_: Out = None,
+) -> None:
+    """Agents whose histories grow by a message a step, five questions at each."""
+    from flide_agent.bench import agents as growing
+    from flide_agent.bench.over_http import OverHttp
+
+    run = OverHttp("agents", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    found = sizes(workloads, scale, None)
+    run.report.settings["workloads"] = found.source
+    if not found.agents:
+        raise typer.BadParameter("this file has no agents", param_hint="--workloads")
+    counts = numbers(agents_, "--agents")
+    with run.target(growing.lanes_needed(len(found.agents), counts)) as (target, beside, watch):
+        texts = run.texts()
+        growing.Agents(target, run.report, beside, watch, texts, found.agents, found.agent_questions, steps).run(counts)
+    run.finish({"agents": growing.COLUMNS, "histories": growing.BIN_COLUMNS}, json_)
+
+
+@app.command()
+def questions(
+    model: Model = "default",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    memory: Memory = None,
+    max_memory: MaxMemory = None,
+    max_stream: MaxStream = None,
+    state: Annotated[int, typer.Option(min=64, help="Tokens of the state.")] = 2000,
+    question: Annotated[int, typer.Option(min=1, help="Tokens of each question.")] = 89,
+    counts: Annotated[str, typer.Option(help="Numbers of questions, with commas between.")] = "1,2,4,8,16,32,64",
+    repeats: Annotated[int, typer.Option(min=1, help="Cold requests timed for each number.")] = 10,
+    url: Url = None,
+    api_key: Key = None,
+    set_: Set_ = None,
+    no_graphs: NoGraphs = False,
+    json_: Out = None,
+) -> None:
+    """One client, one cold state, ever more questions on it."""
+    from flide_agent.bench import states
+    from flide_agent.bench.over_http import OverHttp
+
+    run = OverHttp("questions", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    with run.target(repeats + 1) as (target, beside, _):
+        wanted = numbers(counts, "--counts")
+        states.questions(target, run.report, beside, run.texts(), state=state, size=question, counts=wanted, repeats=repeats)
+    run.finish({"questions": states.QUESTION_COLUMNS}, json_)
+
+
+@app.command()
+def recurring(
+    model: Model = "default",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    memory: Memory = None,
+    max_memory: MaxMemory = None,
+    max_stream: MaxStream = None,
+    workloads: Sizes = None,
+    only: Names = None,
+    rows: Rows = None,
+    scale: Scale = 1.0,
+    data: Data = None,
+    clients: Clients = "1",
+    url: Url = None,
+    api_key: Key = None,
+    set_: Set_ = None,
+    no_graphs: NoGraphs = False,
+    json_: Out = None,
+) -> None:
+    """Each state once, then again with other questions: what a kept state saves."""
+    from flide_agent.bench import states
+    from flide_agent.bench.over_http import OverHttp
+
+    run = OverHttp("recurring", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    sources = run.sources(workloads, scale, rows, data, only)
+    with run.target(2) as (target, beside, _):
+        for name, source in sources.items():
+            states.recurring(target, run.report, beside, name, source, numbers(clients, "--clients"))
+    run.finish({"recurring": states.RECURRING_COLUMNS}, json_)
+
+
+@app.command()
+def start(
+    model: Model = "default",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    memory: Memory = None,
+    max_memory: MaxMemory = None,
+    max_stream: MaxStream = None,
+    set_: Set_ = None,
+    json_: Out = None,
+) -> None:
+    """Seconds from a server's start to its first answer, with an empty cache of compiled kernels and again with the filled one."""
+    from flide_agent.bench import starting
+    from flide_agent.bench.over_http import OverHttp
+
+    run = OverHttp("start", Common.of(model, device, dtype, memory, max_memory, max_stream), None, None, set_, False)
+    starting.measure(run)
+    run.finish({"start": starting.COLUMNS}, json_)

@@ -1,0 +1,259 @@
+"""The engine in this process: one request of each workload's size, a round of them, and agents' steps behind long histories."""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flide_engine.engine import Engine, RequestResult
+from flide_engine.segments import GRID, Request, Round
+
+from flide_agent.bench import machine
+from flide_agent.bench.ablation import Drawn, Switches, answers, whole_vocabulary
+from flide_agent.bench.beside import Yardstick, release
+from flide_agent.bench.report import Report
+from flide_agent.bench.shapes import Shape, Workloads, median
+
+WARM = 3
+TAIL, BRANCHES = 300, (60,) * 5
+"""An agent's step: tokens appended, and its questions."""
+COLUMNS = {
+    "workload": "workload",
+    "switches": "switches",
+    "rows": "rows",
+    "padded_rows": "padded",
+    "questions": "questions",
+    "passes": "passes",
+    "ms": "ms",
+    "gpu_ms": "device ms",
+    "products_ms": "products ms",
+    "ratio": "ratio",
+    "attention_ms": "attention ms",
+    "busy": "busy",
+    "round_requests": "in a round",
+    "per_second": "requests/s",
+    "round_ratio": "round ratio",
+    "equal": "equal bits",
+}
+STEP_COLUMNS = {
+    "history": "history",
+    "rows": "rows",
+    "ms": "ms",
+    "gpu_ms": "device ms",
+    "products_ms": "products ms",
+    "ratio": "ratio",
+    "attention_ms": "attention ms",
+    "busy": "busy",
+}
+GROWTH_COLUMNS = {
+    "ms_per_1000": "ms per 1,000 tokens",
+    "gpu_ms_per_1000": "device ms per 1,000",
+    "attention_ms_per_1000": "attention ms per 1,000",
+    "over_attention": "device over attention",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Medians in milliseconds. ms: prepare, submit, collect on the host's clock. gpu_ms: between events on the device's stream;
+    on a CPU the pass itself. results: of the last round, its checkpoints given back."""
+
+    ms: float
+    gpu_ms: float
+    passes: int
+    results: tuple[RequestResult, ...]
+
+
+def load(
+    model: str, device: str, dtype: str, memory_bytes: int, max_stream: int, graphs: bool, max_memory: int | None = None
+) -> Engine:
+    """An engine. Raises ModelError or ValueError, also for graphs=False where the engine knows no such option."""
+    from flide_agent import default_model
+
+    if device.startswith("cuda") and max_memory is not None:
+        cap(device, max_memory)
+    options: dict[str, Any] = {}
+    if "graphs" in inspect.signature(Engine.load).parameters:
+        options["graphs"] = graphs and device.startswith("cuda")
+    elif not graphs:
+        raise ValueError("this engine has no graphs to leave out")
+    name = str(default_model.DIRECTORY) if model == "default" else model
+    kind = getattr(torch, dtype) if dtype != "auto" else None
+    return Engine.load(name, device=device, dtype=kind, memory_bytes=memory_bytes, max_stream=max_stream, **options)
+
+
+def cap(device: str, max_memory: int) -> None:
+    """Let this process take at most so many bytes of the device. Raises ValueError for more than it has."""
+    index = torch.device(device).index or 0
+    total = torch.cuda.get_device_properties(index).total_memory
+    if not 0 < max_memory <= total:
+        raise ValueError(f"--max-memory: {max_memory} is not within the device's {total} bytes")
+    torch.cuda.set_per_process_memory_fraction(max_memory / total, index)
+
+
+def seconds_of(
+    engine: Engine, rounds: Sequence[Sequence[Request]], repeats: int, after: Callable[[], None] | None = None
+) -> Timed:
+    """Time these rounds, one behind the other, as one piece of work. after: more work of every repeat, behind each pass's launch."""
+    gpu = torch.device(engine.info.device).type == "cuda"
+    host, device = [], []
+    results: list[RequestResult] = []
+    passes = 0
+    for repeat in range(WARM + repeats):
+        results, passes, on_device = [], 0, 0.0
+        if gpu:
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began = time.perf_counter()
+        for number, requests in enumerate(rounds):
+            prepared = engine.prepare(Round(tuple(requests)))
+            if gpu and not number:
+                first.record()
+            launched = time.perf_counter()
+            ticket = engine.submit(prepared)
+            if after is not None:
+                after()
+            on_device += 1e3 * (time.perf_counter() - launched)
+            if gpu:
+                last.record()
+            done = engine.collect(ticket)
+            results += done.results
+            passes += done.passes
+            release(done.results)
+        if gpu:
+            last.synchronize()
+            on_device = float(first.elapsed_time(last))
+        if repeat >= WARM:
+            host.append(1e3 * (time.perf_counter() - began))
+            device.append(on_device)
+    return Timed(statistics.median(host), statistics.median(device), passes, tuple(results))
+
+
+class Inside:
+    """All measurements of one engine, written into a report."""
+
+    def __init__(self, engine: Engine, report: Report, switches: Switches, repeats: int) -> None:
+        self.engine, self.report, self.switches, self.repeats = engine, report, switches, repeats
+        self.drawn = Drawn(engine.info.vocab_size, switches)
+        self.whole = Drawn(engine.info.vocab_size, Switches())
+        self.plain = Drawn(engine.info.vocab_size, replace(switches, readout=True))
+        self.yardstick = Yardstick(engine)
+
+    def workload(self, name: str, shapes: Sequence[Shape], most_in_round: int) -> None:
+        """The request of median size alone, then as many requests as one pass holds together; each answer of the round against
+        the whole engine's on the same request alone. Products and attention stand for the same streams, read out where asked."""
+        shape = median(shapes)
+        requests = self.drawn.request(shape, 0)
+        rounds = [requests] if self.switches.flat else [[r] for r in requests]
+        alone = seconds_of(self.engine, rounds, self.repeats, self._after(requests))
+        beside = self.yardstick.measure(Round(tuple(self.plain.request(shape, 0))))
+        row: dict[str, Any] = {
+            "workload": name, "switches": self.switches.name, "rows": beside.rows, "padded_rows": beside.padded_rows,
+            "questions": len(shape.questions), "passes": alone.passes, "ms": alone.ms, "gpu_ms": alone.gpu_ms,
+            "products_ms": beside.products_ms, "ratio": alone.gpu_ms / beside.products_ms, "host_ratio": alone.ms / beside.products_ms,
+            "attention_ms": beside.attention_ms, "kernels": beside.kernels,
+            "busy": sum(beside.kernels.values()) / alone.ms if beside.kernels else None,
+        }  # fmt: skip
+        row |= self._round(shapes, most_in_round)
+        self.report.add("engine", row)
+        self.report.check_equal(f"engine, {name}", row)
+
+    def _round(self, shapes: Sequence[Shape], most: int) -> dict[str, Any]:
+        chosen: list[list[Request]] = []
+        rows = 0
+        for number, shape in enumerate(shapes[:most]):
+            requests = self.drawn.request(shape, 1 + number)
+            tokens = sum(r.tokens() for r in requests)
+            if chosen and rows + tokens > self.engine.max_stream:
+                break
+            rows += tokens
+            chosen.append(requests)
+        together = [r for requests in chosen for r in requests]
+        rounds = [together] if self.switches.flat else [[r] for r in together]
+        timed = seconds_of(self.engine, rounds, max(3, self.repeats // 2), self._after(together, len(rounds)))
+        plain = [r for i in range(len(chosen)) for r in self.plain.request(shapes[i], 1 + i)]
+        beside = self.yardstick.measure(Round(tuple(plain)))
+        alone: list[np.ndarray] = []
+        for i in range(len(chosen)):
+            done = self.engine.run(Round(tuple(self.whole.request(shapes[i], 1 + i))))
+            alone += answers([done.results[0].logits])
+            release(done.results)
+        got = answers([r.logits for r in timed.results])
+        same = [np.array_equal(a, b) for a, b in zip(got, alone, strict=True)]
+        return {
+            "round_requests": len(chosen), "round_rows": rows, "round_ms": timed.ms, "round_gpu_ms": timed.gpu_ms,
+            "round_products_ms": beside.products_ms, "round_ratio": timed.gpu_ms / beside.products_ms,
+            "per_second": 1e3 * len(chosen) / timed.ms, "equal": sum(same) / len(same),
+        }  # fmt: skip
+
+    def _after(self, requests: Sequence[Request], rounds: int = 1) -> Callable[[], None] | None:
+        if self.switches.readout:
+            return None
+        return whole_vocabulary(self.engine, sum(r.tokens() for r in requests) // rounds)
+
+    def steps(self, histories: Sequence[int], tail: int = TAIL, branches: tuple[int, ...] = BRANCHES) -> None:
+        """Steps resumed behind histories of these lengths (multiples of 64), and how time grows with the history."""
+        found: list[dict[str, Any]] = []
+        for number, history in enumerate(histories):
+            made = self.engine.run(Round((self.drawn.trunk(history, 100 + number),)))
+            checkpoint = made.results[0].checkpoints[0, history]
+            try:
+                requests = self.drawn.request(Shape(tail, branches), 200, checkpoint)
+                timed = seconds_of(self.engine, [requests], self.repeats, self._after(requests))
+                beside = self.yardstick.measure(Round(tuple(self.plain.request(Shape(tail, branches), 200, checkpoint))))
+            finally:
+                checkpoint.release()
+            row: dict[str, Any] = {
+                "history": history, "rows": beside.rows, "ms": timed.ms, "gpu_ms": timed.gpu_ms, "products_ms": beside.products_ms,
+                "ratio": timed.gpu_ms / beside.products_ms, "attention_ms": beside.attention_ms, "kernels": beside.kernels,
+                "busy": sum(beside.kernels.values()) / timed.ms if beside.kernels else None,
+            }  # fmt: skip
+            found.append(row)
+            self.report.add("steps", row)
+        if len(found) > 1:
+            slopes = {key: slope(found, key) for key in ("ms", "gpu_ms", "attention_ms")}
+            growth = {f"{key}_per_1000": value for key, value in slopes.items()}
+            self.report.add("growth", growth | {"over_attention": slopes["gpu_ms"] / slopes["attention_ms"]})
+
+    def memory(self) -> None:
+        """Most memory in use since the start; pool_bytes: pages and slots of checkpoints, part of it."""
+        memory = self.engine.memory
+        pool = memory.pages * memory.page_bytes + memory.slots * memory.slot_bytes
+        if torch.device(self.engine.info.device).type == "cuda":
+            peak = torch.cuda.max_memory_reserved()
+            self.report.add("memory", {"peak_bytes": peak, "pool_bytes": pool, "without_pool_bytes": peak - pool,
+                                       "allocated_bytes": torch.cuda.max_memory_allocated()})  # fmt: skip
+        else:
+            self.report.add("memory", {"peak_bytes": machine.peak_resident(), "pool_bytes": pool})
+
+    def show(self) -> None:
+        self.report.show("engine", COLUMNS)
+        self.report.show("steps", STEP_COLUMNS)
+        self.report.show("growth", GROWTH_COLUMNS)
+        self.report.show(
+            "memory", {"peak_bytes": "peak GiB", "pool_bytes": "pool GiB", "without_pool_bytes": "without pool GiB"}
+        )
+
+
+def slope(rows: Sequence[dict[str, Any]], key: str) -> float:
+    """Least-squares growth of a column for each 1,000 tokens of history."""
+    return float(np.polyfit([r["history"] / 1000 for r in rows], [r[key] for r in rows], 1)[0])
+
+
+def run(
+    engine: Engine, report: Report, workloads: Workloads, names: Sequence[str], switches: Switches, *, repeats: int,
+    histories: Sequence[int], most_in_round: int,
+) -> None:  # fmt: skip
+    """Everything that `flide-agent bench engine` measures. histories: rounded down to the grid."""
+    inside = Inside(engine, report, switches, repeats)
+    for name in names:
+        inside.workload(name, workloads.requests[name], most_in_round)
+    if switches.fork:
+        inside.steps([h // GRID * GRID for h in histories])
+    inside.memory()
+    inside.show()

@@ -1,0 +1,190 @@
+"""Closed-loop clients on one workload: latency, requests per second, and every answer against the single client's, bit for bit."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from flide_agent.bench import machine, wire
+from flide_agent.bench.alone import Beside
+from flide_agent.bench.report import Report, percentile
+from flide_agent.bench.shapes import Shape, median
+from flide_agent.bench.sources import Source
+from flide_agent.bench.target import Lane, Target
+
+PATH = "/v1/systemone"
+COLUMNS = {
+    "workload": "workload",
+    "clients": "clients",
+    "requests": "requests",
+    "per_second": "requests/s",
+    "median_ms": "median ms",
+    "p99_ms": "p99 ms",
+    "products_ms": "products ms",
+    "ratio": "ratio",
+    "attention_ms": "attention ms",
+    "a_round": "a round",
+    "equal": "equal bits",
+    "engine_share": "engine",
+    "busy": "busy",
+    "memory_bytes": "peak GiB",
+}
+Key = tuple[int, int]
+"""Row and copy: which text."""
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int
+    x_cached_tokens: int = 0
+
+
+class Reply(msgspec.Struct):
+    """answers: as the bytes of their JSON, in which every float stands with all its bits."""
+
+    answers: msgspec.Raw
+    usage: _Usage
+
+
+class Answers:
+    """The single client's answers by text, asked for where they are missing."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._known: dict[Any, bytes] = {}
+
+    def learn(self, key: Any, answers: bytes) -> None:
+        self._known.setdefault(key, answers)
+
+    def missing(self, keys: Sequence[Any]) -> list[Any]:
+        return [k for k in dict.fromkeys(keys) if k not in self._known]
+
+    def equal(self, found: Sequence[tuple[Any, bytes]]) -> float | None:
+        """Share of these answers that have the single client's bits."""
+        return sum(self._known.get(k) == a for k, a in found) / len(found) if found else None
+
+
+class Levels:
+    """All levels of one workload. Bodies are made before anything is timed."""
+
+    def __init__(
+        self, target: Target, report: Report, beside: Beside | None, watch: machine.GpuWatch, *, per_client: int, warm_up: int
+    ) -> None:
+        """per_client: requests of a level for each of its clients, at least; each row is sent once at least."""
+        self.target, self.report, self.beside, self.watch = target, report, beside, watch
+        self.per_client, self.warm_up = per_client, warm_up
+
+    def workload(self, name: str, source: Source, clients: Sequence[int]) -> None:
+        self.target.restart()
+        self._bodies: dict[Key, tuple[bytes, Shape]] = {}
+        known = Answers(self.target)
+        for level in sorted(clients):
+            self._level(name, source, level, known)
+
+    def _level(self, name: str, source: Source, clients: int, known: Answers) -> None:
+        count = max(source.rows, self.per_client * clients)
+        lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
+        jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
+        warm = self.target.fresh()
+        self._ask([self._job(source, i % source.rows, warm) for i in range(min(self.warm_up, source.rows))], clients)
+        before = self.target.engine_counters()
+        got, (started, _, ended) = self._ask(jobs, clients)
+        after = self.target.engine_counters()
+        if reference := clients == 1 and self.target.separate:
+            for key, answers in self._answers(jobs, got):
+                known.learn(key, answers)
+        row = {"workload": name, "clients": clients, "requests": count} | self._measured(
+            jobs, got, ended - started, before, after
+        )
+        row |= self.watch.between(started, ended)
+        if row["memory_bytes"] is None:
+            row["memory_bytes"] = machine.peak_resident(self.target.pid) if self.target.pid else None
+        row["equal"] = None if reference else self._compare(source, jobs, got, lanes, known)
+        row["compared_with"] = "one client, cold" if self.target.separate else "one client, afterwards, resumed"
+        self.report.add("server", row)
+        self.report.check_equal(f"server, {name}, {clients} clients", row)
+        if self.beside is not None and row["median_ms"] is not None:
+            self._want(row, [self._bodies[key][1] for key, _ in jobs], clients)
+
+    def _job(self, source: Source, row: int, lane: Lane) -> tuple[Key, Lane]:
+        key = (row, lane.copy)
+        if key not in self._bodies:
+            self._bodies[key] = source.body(row, lane.copy)
+        return key, lane
+
+    def _ask(self, jobs: Sequence[tuple[Key, Lane]], clients: int) -> tuple[list[wire.Got], list[float]]:
+        got: list[wire.Got] = [wire.Got(0, b"not sent", 0.0)] * len(jobs)
+
+        async def work(connection: wire.Connection, number: int, job: tuple[Key, Lane]) -> None:
+            key, lane = job
+            got[number] = await connection.send("POST", PATH, self._bodies[key][0], lane.headers)
+
+        return got, wire.run(wire.closed_loop(self.target.url, clients, jobs, work))
+
+    def _answers(self, jobs: Sequence[tuple[Key, Lane]], got: Sequence[wire.Got]) -> list[tuple[Key, bytes]]:
+        pairs = zip(jobs, got, strict=True)
+        return [(key, bytes(msgspec.json.decode(g.body, type=Reply).answers)) for (key, _), g in pairs if g.status == 200]
+
+    def _measured(
+        self,
+        jobs: Sequence[tuple[Key, Lane]],
+        got: Sequence[wire.Got],
+        seconds: float,
+        before: dict[str, Any],
+        after: dict[str, Any],
+    ) -> dict[str, Any]:
+        good = [
+            (key, g, msgspec.json.decode(g.body, type=Reply)) for (key, _), g in zip(jobs, got, strict=True) if g.status == 200
+        ]
+        bad = [g for g in got if g.status != 200]
+        times = [g.ms for _, g, _ in good]
+        tokens = sum(self._bodies[key][1].tokens for key, _, _ in good)
+        rounds, requests, rows = (
+            after[k] - before[k] if before and after else 0 for k in ("rounds", "requests", "tokens_computed")
+        )
+        return {
+            "seconds": seconds, "failed": len(bad), "failure": f"{bad[0].status} {bad[0].body[:200]!r}" if bad else None,
+            "per_second": len(good) / seconds, "tokens_per_second": tokens / seconds,
+            "median_ms": statistics.median(times) if times else None, "p99_ms": percentile(times, 0.99) if times else None,
+            "exact": sum(r.usage.input_tokens == self._bodies[key][1].tokens for key, _, r in good) / max(1, len(good)),
+            "cold": sum(r.usage.x_cached_tokens == 0 for _, _, r in good) / max(1, len(good)),
+            "a_round": requests / rounds if rounds else None, "rounds": rounds,
+            "rows_a_round": rows / rounds if rounds else None,
+            "engine_share": share_of(before, after, seconds),
+        }  # fmt: skip
+
+    def _compare(
+        self, source: Source, jobs: Sequence[tuple[Key, Lane]], got: Sequence[wire.Got], lanes: Sequence[Lane], known: Answers
+    ) -> float | None:
+        keys = known.missing([key for key, _ in jobs])
+        if keys:
+            lane = self.target.fresh() if self.target.separate else lanes[0]
+            again = [(key, lane) for key in keys]
+            for key, answers in self._answers(again, self._ask(again, 1)[0]):
+                known.learn(key, answers)
+        return known.equal(self._answers(jobs, got))
+
+    def _want(self, row: dict[str, Any], shapes: list[Shape], clients: int) -> None:
+        """One client: the request of median size. More: a round as full as the rounds were, its time shared by its requests."""
+        assert self.beside is not None
+        if clients == 1:
+            self.beside.want(row, [median(shapes)], time_key="median_ms")
+            return
+        each = min(len(shapes), max(1, round(row["a_round"] or 1)))
+        row["ms_a_request"] = 1e3 / row["per_second"]
+        self.beside.want(row, shapes[:each], time_key="ms_a_request", each=each)
+
+
+def lanes_needed(rows: int, clients: Sequence[int], per_client: int) -> int:
+    """Lanes that the levels of one workload of so many rows use, warm-up and comparison included."""
+    return sum(math.ceil(max(rows, per_client * n) / rows) + 1 for n in clients) + 1
+
+
+def share_of(before: dict[str, Any], after: dict[str, Any], seconds: float) -> float | None:
+    """Share of a span during which a round was in the engine, from its counters before and after; None when it does not tell."""
+    if not before or not after:
+        return None
+    return min(1.0, float(after["engine_seconds"] - before["engine_seconds"]) / seconds)

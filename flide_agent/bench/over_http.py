@@ -1,0 +1,102 @@
+"""What the commands that ask a server have in common: the server or its URL, its tokenizer, what is asked, what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from flide_agent.bench.alone import Beside
+from flide_agent.bench.machine import GpuWatch
+from flide_agent.bench.options import Common, chosen, prompts_of, real, sizes
+from flide_agent.bench.report import Report
+from flide_agent.bench.sources import Generated, Real, Source
+from flide_agent.bench.target import OwnServer, ServerFailed, Target
+from flide_agent.bench.texts import Texts
+
+ROOM = {"max_queue": 4096, "max_queue_tokens": 1 << 26, "max_wait_seconds": 0.0, "log_format": "text"}
+"""Nothing is refused: what waits is part of what is measured."""
+
+
+class OverHttp:
+    """One run. set_: settings of the server as NAME=VALUE. graphs: whether the server may use them. Raises typer.BadParameter."""
+
+    def __init__(
+        self, command: str, common: Common, url: str | None, key: str | None, set_: list[str] | None, no_graphs: bool
+    ) -> None:
+        from flide_agent.settings import Settings
+
+        self.common, self._url, self._key = common, url, key
+        self.prompts = prompts_of(common.model)
+        self._settings: dict[str, Any] = {
+            "model": common.model, "device": common.device, "dtype": common.dtype, "memory_bytes": common.memory_bytes,
+            "max_stream": common.max_stream, **ROOM,
+        }  # fmt: skip
+        if no_graphs:
+            if url is not None or "graphs" not in Settings.__struct_fields__:
+                raise typer.BadParameter("this server has no setting for its graphs", param_hint="--no-graphs")
+            self._settings["graphs"] = False
+        self._settings |= _more(set_ or [])
+        self.report = Report(command, common.settings() | {"url": url, "server": self._settings if url is None else None})
+
+    def texts(self) -> Texts:
+        try:
+            return Texts(self.prompts)
+        except ValueError as e:
+            raise typer.BadParameter(str(e), param_hint="--model") from None
+
+    def sources(
+        self, path: Path | None, scale: float, rows: int | None, data: list[str] | None, only: str | None
+    ) -> dict[str, Source]:
+        """What each workload sends, by name."""
+        if data:
+            self.report.settings["workloads"] = f"real sets: {', '.join(data)}"
+            found = real(data, self.prompts, rows)
+            return {name: Real(found[name], self.prompts) for name in chosen(found, only)}
+        shapes, texts = sizes(path, scale, rows), self.texts()
+        self.report.settings["workloads"] = shapes.source
+        names = chosen(shapes.requests, only)
+        return {name: Generated(shapes.requests[name], texts, i) for i, name in enumerate(names)}
+
+    @contextmanager
+    def target(self, lanes: int, environment: dict[str, str] | None = None) -> Iterator[tuple[Target, Beside | None, GpuWatch]]:
+        """The server, what measures beside it once it is gone (nothing for a server elsewhere), and a watch on the GPU."""
+        if self._url is not None:
+            with GpuWatch() as watch:
+                yield Target(self._url, [self._key] if self._key else [], self._key, False), None, watch
+            return
+        c = self.common
+        beside = Beside(c.model, c.device, c.dtype, c.max_stream)
+        own = OwnServer(self._settings, lanes, c.max_memory, environment)
+        try:
+            with GpuWatch() as watch, own as target:
+                self.report.facts["ready_seconds"] = own.ready_seconds
+                yield target, beside, watch
+            beside.fill()
+        except (ServerFailed, RuntimeError) as e:
+            self.report.failures.append(str(e))
+
+    def finish(self, tables: Mapping[str, Mapping[str, str]], path: Path | None) -> None:
+        """Print and write. Raises typer.Exit."""
+        for name, columns in tables.items():
+            self.report.show(name, columns)
+        raise typer.Exit(self.report.finish(path))
+
+
+def _more(given: list[str]) -> dict[str, Any]:
+    from flide_agent.configure import load
+
+    flags: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--set")
+        flags[name.strip()] = value
+    try:
+        read = load(flags, None)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--set") from None
+    return {name: getattr(read, name) for name in flags}
