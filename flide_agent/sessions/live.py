@@ -12,11 +12,13 @@ from flide_agent.sessions.history import Block, History, assemble, message_block
 from flide_agent.sessions.places import Habit
 from flide_agent.sessions.records import SessionRecord, StepRecord, encode, encode_block, load_blocks, load_steps
 from flide_agent.store.index import Index, Write
+from flide_agent.store.jobs import Rows
 
 if TYPE_CHECKING:
     from flide_agent.prompts import Prompts
 
 Reason = Literal["new", "append", "repeat", "fork", "edit", "truncate", "tools"]
+RowKey = tuple[str, bytes]
 
 
 @dataclass(slots=True, eq=False)
@@ -24,8 +26,8 @@ class LiveSession:
     """key: its 16 bytes in the index; place: its key in the session table. steps: by head, last answered last.
 
     current: the history answered last, or that of no messages. habits: where its histories are left.
-    unsaved: rows not known to be durable. saved: durable heads.
-    All but `unsaved` and `saved`, which have a lock of their own, is changed under `lock`.
+    unsaved: rows not known to be durable; unsent: those of them of which the index can have nothing; told: those that it is being
+    told. saved: durable heads. job: how the store's writer gets at them. These are changed under `rows_lock`, all else under `lock`.
     """
 
     key: bytes
@@ -39,12 +41,18 @@ class LiveSession:
     restored: bool = False
     blocks: dict[bytes, Block] = field(default_factory=dict)
     steps: dict[bytes, StepRecord] = field(default_factory=dict)
-    unsaved: dict[tuple[str, bytes], bytes | None] = field(default_factory=dict)
+    unsaved: dict[RowKey, bytes | None] = field(default_factory=dict)
+    unsent: set[RowKey] = field(default_factory=set)
+    told: frozenset[RowKey] = frozenset()
     saved: set[bytes] = field(default_factory=set)
     lock: threading.RLock = field(default_factory=threading.RLock)
     deleted: bool = False
     rows_lock: threading.Lock = field(default_factory=threading.Lock)
     habits: tuple[Habit, ...] = ()
+    job: Rows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job = Rows(self.rows, self.rows_done)
 
     # --- histories ---
 
@@ -115,13 +123,13 @@ class LiveSession:
         self.steps[head] = step
         self.current, self.updated, self.restored = history, step.at, False
         self.number = max(self.number, step.number)
-        rows: dict[tuple[str, bytes], bytes | None] = {("block", self.key + b.id): encode_block(b) for b in new}
+        rows: dict[RowKey, bytes | None] = {("block", self.key + b.id): encode_block(b) for b in new}
         rows["head", self.key + head] = encode(step)
         if len(self.steps) > kept:
             rows |= self._drop_oldest(len(self.steps) - kept)
         self.owe(rows)
 
-    def _drop_oldest(self, count: int) -> dict[tuple[str, bytes], bytes | None]:
+    def _drop_oldest(self, count: int) -> dict[RowKey, bytes | None]:
         heads = list(self.steps)[:count]
         for head in heads:
             del self.steps[head]
@@ -136,34 +144,52 @@ class LiveSession:
             del self.blocks[b]
         with self.rows_lock:
             self.saved.difference_update(heads)
-        gone: dict[tuple[str, bytes], bytes | None] = {("head", self.key + head): None for head in heads}
+        gone: dict[RowKey, bytes | None] = {("head", self.key + head): None for head in heads}
         return gone | {("block", self.key + b): None for b in dropped}
 
-    def everything(self) -> dict[tuple[str, bytes], bytes | None]:
+    def everything(self) -> dict[RowKey, bytes | None]:
         """Rows of all that it has, but the session's own."""
-        rows: dict[tuple[str, bytes], bytes | None] = {
-            ("block", self.key + b.id): encode_block(b) for b in self.blocks.values()
-        }
+        rows: dict[RowKey, bytes | None] = {("block", self.key + b.id): encode_block(b) for b in self.blocks.values()}
         return rows | {("head", self.key + head): encode(step) for head, step in self.steps.items()}
 
-    def owe(self, rows: dict[tuple[str, bytes], bytes | None]) -> None:
+    def owe(self, rows: dict[RowKey, bytes | None]) -> None:
+        """Rows that the index has to get. One that is taken back before the index was told of it is forgotten."""
         with self.rows_lock:
-            self.unsaved |= rows
-            self.saved.difference_update(key[16:] for db, key in rows if db == "head")
+            for at, value in rows.items():
+                db, key = at
+                if value is None and at in self.unsent and at not in self.told:
+                    self.unsent.discard(at)
+                    del self.unsaved[at]
+                    continue
+                if value is not None and at not in self.unsaved and not (db == "head" and key[16:] in self.saved):
+                    self.unsent.add(at)
+                self.unsaved[at] = value
+                if db == "head":
+                    self.saved.discard(key[16:])
 
-    def rows(self, prompts_digest: str) -> list[Write]:
-        """All that is not durable yet, and the session's own record."""
+    def owe_record(self, prompts_digest: str) -> None:
+        """The session's own row, as it is now."""
         record = SessionRecord(
             self.id, self.created, self.updated, self.metadata, self.current.id, self.number, self.current.messages,
             len(self.current.tokens), self.current.blocks[0].tools, prompts_digest, self.habits,
         )  # fmt: skip
         self.owe({("session", self.place): encode(record)})
+
+    def rows(self) -> list[Write]:
+        """All that is not durable yet; nothing of a deleted session."""
         with self.rows_lock:
+            if self.deleted:
+                return []
+            self.told = frozenset(self.unsaved)
             return [(db, key, value) for (db, key), value in self.unsaved.items()]
 
-    def saved_rows(self, rows: Sequence[Write]) -> None:
-        """These are durable now, unless they changed meanwhile."""
+    def rows_done(self, rows: Sequence[Write], ok: bool) -> None:
+        """ok: these are durable now, unless they changed meanwhile."""
         with self.rows_lock:
+            self.told = frozenset()
+            if not ok:
+                return
+            self.unsent.difference_update((db, key) for db, key, _ in rows)
             for db, key, value in rows:
                 if (db, key) in self.unsaved and self.unsaved[db, key] is value:
                     del self.unsaved[db, key]
@@ -177,7 +203,7 @@ def load(
     """A session from the index. Heads that lack a block are dropped; so are all when the tokenizer or wording changed."""
     steps, blocks = load_steps(index, key), load_blocks(index, key)
     root = root_block(prompts, share_key, tools)
-    stale: dict[tuple[str, bytes], bytes | None] = {}
+    stale: dict[RowKey, bytes | None] = {}
     if record.prompts != prompts.digest:
         stale.update({("head", key + head): None for head in steps})
         stale.update({("block", key + b): None for b in blocks})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,11 +25,14 @@ from flide_agent.sessions.places import Habit, habit, learned, places, ranks
 from flide_agent.sessions.step import Page, SessionInfo, Step
 from flide_agent.store import CheckpointStore, Kind, StoreError
 from flide_agent.store.identity import tenant_id
+from flide_agent.store.index import Write
 from flide_agent.store.jobs import Rows
 
 if TYPE_CHECKING:
     from flide_agent.messages import Message
     from flide_agent.prompts import Prompts
+
+log = logging.getLogger("flide_agent.sessions")
 
 KEPT_STEPS = 256
 """Steps (heads) that a session keeps; older heads are unknown."""
@@ -37,6 +42,8 @@ LEAVING = ("edit", "truncate", "fork")
 """Reasons of steps that show where histories are left."""
 MAX_LIVE = 1024
 """Sessions kept in memory beside those with unwritten rows; the others are read from the index when they go on."""
+MAX_UNSAVED = 8192
+"""Sessions with unwritten rows kept while the disk refuses; beyond it those used least recently are as the index has them."""
 
 
 class Sessions:
@@ -47,13 +54,21 @@ class Sessions:
     """
 
     def __init__(
-        self, store: CheckpointStore, prompts: Prompts, *, kept_steps: int = KEPT_STEPS, max_live: int = MAX_LIVE
+        self,
+        store: CheckpointStore,
+        prompts: Prompts,
+        *,
+        kept_steps: int = KEPT_STEPS,
+        max_live: int = MAX_LIVE,
+        max_unsaved: int = MAX_UNSAVED,
     ) -> None:
         self._store, self._prompts = store, prompts
-        self._kept, self._max_live = kept_steps, max_live
+        self._kept, self._max_live, self._max_unsaved = kept_steps, max_live, max_unsaved
         self._live: OrderedDict[bytes, LiveSession] = OrderedDict()
         self._habits: OrderedDict[bytes, tuple[Habit, ...]] = OrderedDict()
         self._lock = threading.Lock()
+        self._leaving: dict[bytes, Rows] = {}
+        self._given_up = 0
 
     def share_key(self, tenant: str) -> bytes:
         """The tenant's namespace in the store, for requests outside sessions too."""
@@ -238,7 +253,9 @@ class Sessions:
             raise _query("limit", "must be between 1 and 1000")
         with self._lock:
             live = {s.place: s for s in self._live.values() if s.place.startswith(place)}
-            stored = dict(self._store.index.scan("session", place, after=after, limit=limit + 1))
+            leaving = set(self._leaving)
+            found = self._store.index.scan("session", place, after=after, limit=limit + 1 + len(leaving))
+        stored = {p: value for p, value in found if p[16:] not in leaving}
         return page_of(live, stored, after, limit)
 
     def delete(self, tenant: str, session_id: str) -> int:
@@ -256,11 +273,19 @@ class Sessions:
                 owed = [(db, key) for db, key in session.unsaved if db != "session"]
             rows = [(db, key) for db in ("head", "block") for key, _ in index.scan(db, session.key)]
             rows += [*owed, *session.everything(), ("session", session.place)]
-            self._store.writer.submit(Rows([(db, key, None) for db, key in dict.fromkeys(rows)], lambda ok: None))
+            gone: list[Write] = [(db, key, None) for db, key in dict.fromkeys(rows)]
+            job = self._leaving[session.key] = Rows(lambda: gone, partial(self._left, session.key))
+            self._store.writer.submit(job)
         try:
             return self._store.forget(share_key, session.key.hex())
         except StoreError as error:
             raise Unavailable(str(error), retry_after=5.0) from error
+
+    def _left(self, key: bytes, rows: Sequence[Write], ok: bool) -> None:
+        """The index knows no more of a deleted session."""
+        if ok:
+            with self._lock:
+                self._leaving.pop(key, None)
 
     def fork(self, tenant: str, session_id: str, new_id: str | None = None, metadata: Any = None) -> SessionInfo:
         """A second session with the same heads, steps and checkpoints. Raises NotFound, Conflict when new_id exists."""
@@ -301,13 +326,18 @@ class Sessions:
         if session is not None:
             self._live.move_to_end(key)
             return session
+        if key in self._leaving:
+            return None
         place = tenant_id(share_key) + key
         value = self._store.index.read("session", place)
         record = None if value is None else records.decode_session(value)
         if record is None:
             return None
         tools = json.loads(record.tools) if record.tools else []
-        return self._register(load(self._store.index, key, place, record, self._prompts, share_key, tools))
+        session = self._register(load(self._store.index, key, place, record, self._prompts, share_key, tools))
+        if session.unsaved:
+            self._store.writer.submit(session.job)
+        return session
 
     def _new(self, share_key: bytes, session_id: str, tools: Sequence[object]) -> LiveSession:
         key, now = records.session_key(share_key, session_id), time.time()
@@ -319,18 +349,30 @@ class Sessions:
         return session
 
     def _register(self, session: LiveSession) -> LiveSession:
-        """Under the lock. Sessions with unwritten rows stay, since the index does not have them yet."""
+        """Under the lock. Sessions with unwritten rows stay up to a bound, since the index does not have them yet."""
         self._live[session.key] = session
         for old in list(self._live.values()):
             if len(self._live) <= self._max_live:
                 break
-            if old is not session and not old.unsaved:
+            if old is session:
+                continue
+            if not old.unsaved:
                 del self._live[old.key]
+            elif len(self._live) > self._max_live + self._max_unsaved:
+                self._give_up(old)
         return session
 
+    def _give_up(self, session: LiveSession) -> None:
+        del self._live[session.key]
+        session.deleted = True
+        self._store.writer.withdraw(session.job)
+        if not self._given_up:
+            log.warning("the disk refuses for so long that the steps of more than %d sessions are not kept", self._max_unsaved)
+        self._given_up += 1
+
     def _save(self, session: LiveSession) -> None:
-        rows = session.rows(self._prompts.digest)
-        self._store.writer.submit(Rows(rows, lambda ok: session.saved_rows(rows) if ok else None))
+        session.owe_record(self._prompts.digest)
+        self._store.writer.submit(session.job)
 
 
 def _query(field: str, msg: str) -> InvalidRequest:

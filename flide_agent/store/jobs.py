@@ -1,4 +1,4 @@
-"""What waits for the writer: checkpoints, the sessions' rows, removals, and removals that have to wait for what is before them."""
+"""What waits for the writer: checkpoints, rows, removals, and removals that have to wait for what is before them."""
 
 from __future__ import annotations
 
@@ -43,10 +43,14 @@ class Put:
 
 @dataclass(slots=True, eq=False)
 class Rows:
-    """Index rows of the sessions. done(ok) is called from the writer: True when they are on stable storage."""
+    """Index rows that somebody has, read when their turn comes: what changed meanwhile goes with them, once.
 
-    rows: Sequence[Write]
-    done: Callable[[bool], None]
+    collect, done: called from the writer's thread. collect() gives all rows that are not on stable storage; done(rows, True) tells that
+    these are, done(rows, False) that nothing of them is: they are collected again for the next commit.
+    """
+
+    collect: Callable[[], Sequence[Write]]
+    done: Callable[[Sequence[Write], bool], None]
 
 
 @dataclass(slots=True, eq=False)

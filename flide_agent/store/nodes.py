@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ class Nodes:
         self.device: OrderedDict[bytes, Node] = OrderedDict()
         self.disk: OrderedDict[bytes, Node] = OrderedDict()
         self.held: defaultdict[bytes, set[bytes]] = defaultdict(set)
+        self.new_holds: set[bytes] = set()
         self.touched: dict[bytes, Node] = {}
         self.tenants: Counter[bytes] = Counter()
         self.clock = 0
@@ -106,13 +108,25 @@ class Nodes:
 
     # --- holders ---
 
-    def add_holder(self, node: Node, holder: bytes) -> list[Write]:
-        """Returns the rows that the index needs for it now; one that is not on disk gets them when it is written."""
-        if holder in node.holders:
-            return []
-        node.holders.add(holder)
-        self.held[holder].add(node.key)
-        return [] if node.record is None and node.put is None else [("hold", holder + node.key, b"")]
+    def add_holder(self, node: Node, holder: bytes) -> None:
+        """The index needs a row for it now (`hold_rows`), unless the node is not on disk: then it gets them when it is written."""
+        if holder not in node.holders:
+            node.holders.add(holder)
+            self.held[holder].add(node.key)
+            if node.record is not None or node.put is not None:
+                self.new_holds.add(holder + node.key)
+
+    def hold_rows(self) -> list[Write]:
+        """Rows of new holders, for the index."""
+        with self.lock:
+            self.new_holds = {h for h in self.new_holds if h[16:] in self.held.get(h[:16], ())}
+            return [("hold", hold, b"") for hold in self.new_holds]
+
+    def holds_done(self, rows: Sequence[Write], ok: bool) -> None:
+        """ok: the index has these."""
+        if ok:
+            with self.lock:
+                self.new_holds.difference_update(hold for _, hold, _ in rows)
 
     def drop_holder(self, node: Node, holder: bytes) -> None:
         node.holders.discard(holder)

@@ -95,6 +95,7 @@ def recover(nodes: Nodes, index: Index, files: Files, own: bytes, now: Identity)
             out.rows.append(("hold", hold, None))
         else:
             nodes.add_holder(holder, hold[:16])
+    nodes.new_holds.clear()
     unlinked = {name.decode() for name, _ in index.scan("gc")}
     orphans = [name for name in listing if name not in named and name not in unlinked]
     out.orphans = len(orphans)

@@ -19,7 +19,7 @@ from flide_agent.store.errors import StoreError
 from flide_agent.store.eviction import free_device, survivor
 from flide_agent.store.files import Files
 from flide_agent.store.finder import Finder
-from flide_agent.store.index import Index, Write, open_index
+from flide_agent.store.index import Index, open_index
 from flide_agent.store.jobs import Put, Rows, Task
 from flide_agent.store.loader import Loader, own_copy
 from flide_agent.store.nodes import Node, Nodes
@@ -62,6 +62,7 @@ class CheckpointStore:
         self.notes: tuple[str, ...] = ()
         self._owner, self._own, self._device_limit = owner, own, device_bytes
         self._nodes = Nodes()
+        self._holds = Rows(self._nodes.hold_rows, self._nodes.holds_done)
         self._counters = Counters()
         self.costs = Costs()
         self._disk = Disk(self._nodes, index, files, engine, own, limits, self.costs)
@@ -194,7 +195,6 @@ class CheckpointStore:
             raise ValueError(f"a checkpoint at {m} cannot be of a trunk of {len(tokens)} tokens")
         keys = self._keys(share_key, tokens, m)
         key, put = keys[-1], None
-        new_holds: list[Write] = []
         with self._nodes.lock:
             if self._closed:
                 checkpoint.release()
@@ -214,12 +214,11 @@ class CheckpointStore:
             if node.kind is not Kind.INNER:
                 put = self._wanted(node, keys)
             if session is not None:
-                new_holds = self._nodes.add_holder(node, ids.holder_key(share_key, session))
+                self._nodes.add_holder(node, ids.holder_key(share_key, session))
             self._keep_budget()
         self._counters.add("published")
         self._write(put)
-        if new_holds:
-            self.writer.submit(Rows(new_holds, _ignore))
+        self._save_holds()
         return key
 
     def _wanted(self, node: Node, keys: list[bytes]) -> Put | None:
@@ -260,14 +259,16 @@ class CheckpointStore:
     def hold(self, share_key: bytes, keys: list[bytes], session: str) -> None:
         """Add a holder to checkpoints by key (`Found.key`), as publishing them again would. Unknown keys are passed over."""
         holder = ids.holder_key(share_key, session)
-        rows: list[Write] = []
         with self._nodes.lock:
             for key in keys:
                 node = self._nodes.by_key.get(key)
                 if node is not None:
-                    rows += self._nodes.add_holder(node, holder)
-        if rows:
-            self.writer.submit(Rows(rows, _ignore))
+                    self._nodes.add_holder(node, holder)
+        self._save_holds()
+
+    def _save_holds(self) -> None:
+        if self._nodes.new_holds:
+            self.writer.submit(self._holds)
 
     def forget(self, share_key: bytes, session: str, timeout: float = 10.0) -> int:
         """Remove a holder, and what nobody else holds from both tiers, index and files. Returns how many checkpoints went.
@@ -344,7 +345,3 @@ class CheckpointStore:
                 self._nodes.leave_device(node)
         self.index.close()
         self._owner.release()
-
-
-def _ignore(ok: bool) -> None:
-    """Holder rows: without them a checkpoint lives until it is evicted."""

@@ -1,16 +1,17 @@
 """The one thread that writes: payload files, then one index transaction for all that waited, then unlinking.
 
-What waits is bounded: checkpoints by MAX_PUTS (one more is not written), session rows by MAX_ROWS (the oldest are given up).
+What waits is bounded: checkpoints by MAX_PUTS (one more is not written); whoever has rows waits once, however many they become.
 A disk that refuses makes the tier read-only: checkpoints are dropped until a growing pause has passed and a write works again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import lmdb
@@ -28,7 +29,6 @@ from flide_agent.store.report import Mode
 log = logging.getLogger("flide_agent.store")
 
 MAX_PUTS = 256
-MAX_ROWS = 4096
 MAX_BATCH = 128
 MAX_BATCH_BYTES = 128 << 20
 FIRST_PAUSE = 0.1
@@ -43,7 +43,8 @@ class Writer:
         self.disk, self.counters = disk, counters
         self.mode: Mode = "rw"
         self._jobs: deque[Job] = deque()
-        self._puts = self._rows = 0
+        self._puts = 0
+        self._waiting: set[Rows] = set()
         self._busy = False
         self._wake = threading.Condition()
         self._closing = False
@@ -52,6 +53,7 @@ class Writer:
         self._commit_refused = False
         self._owed: list[Write] = []
         self._late: list[Removal] = []
+        self._failed: list[Rows] = []
         self._thread = threading.Thread(target=self._loop, name="store-writer", daemon=True)
 
     def start(self) -> None:
@@ -71,21 +73,21 @@ class Writer:
         return True
 
     def submit(self, job: Rows | Removal | Task) -> None:
-        """Queue anything else. After `close`, rows are given up at once, removals happen at the next start."""
-        given_up: Rows | None = None
+        """Queue anything else; Rows that wait already stay where they are. After `close` nothing is taken any more."""
         with self._wake:
-            if self._closing:
-                given_up = job if isinstance(job, Rows) else None
-            else:
-                self._jobs.append(job)
-                self._rows += isinstance(job, Rows)
-                if self._rows > MAX_ROWS:
-                    given_up = next(j for j in self._jobs if isinstance(j, Rows))
-                    self._jobs.remove(given_up)
-                    self._rows -= 1
-                self._wake.notify_all()
-        if given_up is not None:
-            given_up.done(False)
+            if self._closing or (isinstance(job, Rows) and job in self._waiting):
+                return
+            if isinstance(job, Rows):
+                self._waiting.add(job)
+            self._jobs.append(job)
+            self._wake.notify_all()
+
+    def withdraw(self, job: Rows) -> None:
+        """Rows that need not be written any more."""
+        with self._wake:
+            if job in self._waiting:
+                self._waiting.discard(job)
+                self._jobs.remove(job)
 
     def depth(self) -> int:
         """Jobs that wait or are being done."""
@@ -98,11 +100,10 @@ class Writer:
             return self._wake.wait_for(lambda: not self._jobs and not self._busy, timeout)
 
     def close(self, timeout: float) -> None:
-        """Do what waits, give up after timeout (s) or when the disk refuses, end the thread."""
+        """Do what waits, end the thread. After timeout (s) or on a disk that refuses, checkpoints are given up and the rest is
+        tried once more."""
         with self._wake:
             self._wake.wait_for(lambda: (not self._jobs and not self._busy) or self._commit_refused, timeout)
-            if self._jobs:
-                log.warning("the store closes with %d jobs that could not be written", len(self._jobs))
             self._closing = True
             self._wake.notify_all()
         if self._thread.is_alive():
@@ -124,24 +125,36 @@ class Writer:
             except Exception:
                 # The thread must outlive any fault of one batch: without it nothing would become durable any more.
                 log.exception("a batch of the store was lost")
-                self._abandon(jobs)
+                self._give_up(jobs)
+                self._failed += [job for job in jobs if isinstance(job, Rows)]
                 ok = True
             with self._wake:
                 self._busy = False
                 self._wake.notify_all()
                 if not ok:
                     self._wake.wait_for(lambda: self._closing, max(0.0, self._retry_at - time.monotonic()))
-        self._abandon(self._jobs)
-        try:
-            self.disk.index.commit(self._touched() + self._owed + self._counted(COUNTED))
-        except (lmdb.Error, OSError) as error:
-            log.warning("the order of use could not be saved: %s", error)
+        self._last()
 
-    def _abandon(self, jobs: Iterable[Job]) -> None:
+    def _last(self) -> None:
+        """What is left at the end, without the checkpoints: one more try."""
+        left: list[Job] = [*self._jobs, *self._failed]
+        self._jobs.clear()
+        self._give_up(left)
+        self._counted_at = -COUNTED
+        batches: list[list[Job]] = [[job for job in left if not isinstance(job, Put | Task)]]
+        batches += [[job] for job in left if isinstance(job, Task)]
+        for jobs in batches:
+            if not self._batch(jobs):
+                log.warning("the store closes with %d jobs that could not be written", len(left))
+                return
+        if puts := sum(isinstance(job, Put) for job in left):
+            log.warning("the store closes with %d checkpoints that could not be written", puts)
+        with contextlib.suppress(lmdb.Error, OSError):  # otherwise the next start finds these files gone already
+            self.disk.index.commit(self._owed)
+
+    def _give_up(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
-            if isinstance(job, Rows):
-                job.done(False)
-            elif isinstance(job, Put):
+            if isinstance(job, Put):
                 with self.disk.nodes.lock:
                     job.cancel()
                 self.disk.finish(job)
@@ -155,7 +168,8 @@ class Writer:
                 break
             job = self._jobs.popleft()
             jobs.append(job)
-            self._rows -= isinstance(job, Rows)
+            if isinstance(job, Rows):
+                self._waiting.discard(job)  # from now on it has to wait again
             if isinstance(job, Put):
                 self._puts -= 1
                 checkpoint = job.checkpoint
@@ -166,11 +180,13 @@ class Writer:
         """False when the disk refused the commit; rows and removals are back in the queue then."""
         batch = Batch()
         keep: list[Rows | Removal] = []
+        collected: list[tuple[Rows, Sequence[Write]]] = []
         for job in jobs:
             if isinstance(job, Put):
                 self._put(job, batch)
             elif isinstance(job, Rows):
-                batch.rows += job.rows
+                collected.append((job, job.collect()))
+                batch.rows += collected[-1][1]
                 keep.append(job)
             else:
                 keep.append(job.removal() if isinstance(job, Task) else job)
@@ -185,13 +201,16 @@ class Writer:
         try:
             self.disk.index.commit(removed + batch.rows + self._touched() + self._owed + self._counted())
         except (lmdb.Error, OSError) as error:
+            for source, written in collected:
+                source.done(written, False)
             self.counters.add("commit_failures")
             self.counters.add("writes_failed", self.disk.undo(batch))
             self._commit_refused = True
             self._refuse(error)
             with self._wake:
-                self._jobs.extendleft(reversed(keep))
-                self._rows += sum(isinstance(job, Rows) for job in keep)
+                again = [job for job in keep if isinstance(job, Removal) or job not in self._waiting]
+                self._jobs.extendleft(reversed(again))
+                self._waiting.update(job for job in again if isinstance(job, Rows))
             return False
         self._owed = []
         if self.mode == "ro" and (batch.staged or self._commit_refused):
@@ -203,9 +222,8 @@ class Writer:
             self._nudge()
         for removal in removals:
             self._unlink(removal)
-        for job in keep:
-            if isinstance(job, Rows):
-                job.done(True)
+        for source, written in collected:
+            source.done(written, True)
         return True
 
     def _put(self, put: Put, batch: Batch) -> None:
@@ -270,10 +288,10 @@ class Writer:
                 if node.record is not None
             ]
 
-    def _counted(self, age: float = 0.0) -> list[Write]:
+    def _counted(self) -> list[Write]:
         """The counters, for whoever looks at the directory later; at most once in COUNTED seconds."""
         now = time.monotonic()
-        if now - self._counted_at + age < COUNTED:
+        if now - self._counted_at < COUNTED:
             return []
         self._counted_at = now
         return [("meta", b"counters", msgspec.json.encode(self.counters.report()))]
