@@ -202,6 +202,12 @@ def test_gated_norm_zeroes_rows_of_no_segment_and_reads_strided_z() -> None:
     x, gate = o[live].double(), z[live].double().view(-1, 3, 16)
     want = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight.double() * torch.nn.functional.silu(gate)
     assert distance(out[live], want) < 1e-6
+    pages = torch.where(torch.arange(21) % 3 == 0, 5, -1).int().to(DEVICE)
+    again = gated_norm(o, z, weight, torch.full_like(o, 7.0), eps=1e-6, row_segment=segments, kv_dst=pages)
+    trunk = live & (pages >= 0)
+    assert torch.equal(again[trunk], out[trunk])
+    assert bool((again[live & ~trunk] == 7).all()), "branches write their own rows, perhaps at the same time"
+    assert bool((again[~live] == 0).all())
 
 
 def test_states_of_another_shape_are_refused() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from flide_engine.cuda.aside import Aside
 from flide_engine.cuda.capacity import capacities, row_capacity
 from flide_engine.cuda.full import FullMixing, Tiles, key_value_rows, page_blocks
 from flide_engine.cuda.graphs import Graphs
@@ -73,6 +74,7 @@ class CudaForward:
             device=memory.device,
             dtype=memory.dtype,
         )
+        self._aside = Aside(memory.device)
         self.graphs = Graphs(memory.device) if graphs and memory.device.type == "cuda" else None
 
     def self_test(self) -> SelfTest:
@@ -122,19 +124,21 @@ class CudaForward:
     def enqueue(self, at: DeviceRound, logits: Tensor) -> None:
         """The whole pass behind the upload: tables, then layers. Neither allocates nor waits, so a graph can hold it."""
         self.run(at, self.tables(at), logits)
+        self._aside.join()
 
     def tables(self, at: DeviceRound) -> tuple[Tiles, Chunks]:
-        """Attention tiles and delta-rule chunks, built on the GPU."""
+        """Attention tiles, which may still be on their way aside, and delta-rule chunks, built on the GPU."""
         w, s, shape = self._workspace, at.segments, at.shape
         held = w.tables(shape)
-        build_tiles(
-            s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=held.pointers, unordered=held.unordered, weights=held.weights,
-            tiles=held.tiles, tokens_a_tile=w.tokens_a_tile, first_split=self._first_split,
-        )  # fmt: skip
-        build_readout_tiles(
-            at.readout_row, at.row_segment, s.first_row, s.start, s.kind, s.hist, count=at.counts, tiles=held.readouts,
-            spans=shape.spans, first_split=self._first_split,
-        )  # fmt: skip
+        with self._aside:  # nothing reads them before the first full layer, and any linear layer before it joins
+            build_tiles(
+                s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=held.pointers, unordered=held.unordered,
+                weights=held.weights, tiles=held.tiles, tokens_a_tile=w.tokens_a_tile, first_split=self._first_split,
+            )  # fmt: skip
+            build_readout_tiles(
+                at.readout_row, at.row_segment, s.first_row, s.start, s.kind, s.hist, count=at.counts, tiles=held.readouts,
+                spans=shape.spans, first_split=self._first_split,
+            )  # fmt: skip
         return Tiles(held.tiles, held.readouts, shape.spans), fill_chunks(s.length, w.chunks(shape))
 
     def run(self, at: DeviceRound, tables: tuple[Tiles, Chunks], logits: Tensor) -> None:
@@ -152,7 +156,9 @@ class CudaForward:
                 )
             last = i + 1 == len(model.layers)
             if isinstance(layer, LinearLayer):
-                mixed = mix_linear(model.config, layer, at, chunks, self._memory, linear, self._workspace, self._products)
+                mixed = mix_linear(
+                    model.config, layer, at, chunks, self._memory, linear, self._workspace, self._products, self._aside
+                )
                 linear += 1
                 if last and not at.shape.readouts:
                     return
@@ -173,6 +179,7 @@ class CudaForward:
                 mixing.project(last)
                 if last and not at.shape.readouts:
                     return
+                self._aside.join()
                 mixed = mixing.attend(tiles, last, self._first_split)
                 full += 1
             after, rows = (read, at.readout_row) if last else (stream, None)

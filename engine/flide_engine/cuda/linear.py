@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from flide_engine.cuda.aside import Aside
 from flide_engine.cuda.metadata import DeviceRound
 from flide_engine.cuda.products import Products
 from flide_engine.cuda.workspace import Workspace, columns
@@ -20,7 +21,7 @@ from flide_engine.models import LinearLayer, ModelConfig
 
 def mix_linear(
     config: ModelConfig, layer: LinearLayer, at: DeviceRound, chunks: Chunks, memory: Memory, index: int, workspace: Workspace,
-    products: Products,
+    products: Products, aside: Aside,
 ) -> torch.Tensor:  # fmt: skip
     """From the normed rows to the input of the output projection, [T, value_width]; states and conv windows of saves on the way.
 
@@ -43,10 +44,11 @@ def mix_linear(
     z = projected[:, config.conv_channels : config.conv_channels + config.value_width]
     mixed = columns(rows.mixed, config.value_width)
     out = mixed.view(scanned.shape)
-    # kv_dst is negative exactly at rows of no trunk: they become zero here, and branches fill theirs in afterwards.
-    gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.kv_dst)
+    with aside:  # the trunks' rows, while branches run
+        gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.row_segment, kv_dst=at.kv_dst)
     for segments in at.locals:
         gdn_branch(
             tiles, inside, chunks, states, z, layer.gated_norm, out, eps=config.rms_eps, segments=segments, **lengths, **slots
         )
+    aside.join()
     return mixed

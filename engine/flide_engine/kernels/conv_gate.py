@@ -135,6 +135,15 @@ def _softplus(a):
 
 
 @triton.jit
+def _before(x, pool, prev, n, index, x_stride, c, CHANNELS: tl.constexpr, D: tl.constexpr):
+    """[D] float32: the raw row 3 - n before the segment's first, from the stream, a conv window, or zeros; zeros but in chunk 0."""
+    source = tl.load(prev + n, mask=index == 0, other=-1) + tl.zeros((D,), tl.int64)
+    here = tl.load(x + source * x_stride + c, mask=source >= 0, other=0.0)
+    kept = tl.load(pool + (-2 - source) * CHANNELS + c, mask=source <= -2, other=0.0)
+    return here.to(tl.float32) + kept.to(tl.float32)
+
+
+@triton.jit
 def _convolve(x, base, weight, pool, prev, i, index, rows, x_stride, channel, CHANNELS: tl.constexpr, D: tl.constexpr,
               ROWS: tl.constexpr):  # fmt: skip
     """[ROWS, D] float32: SiLU of the convolution of channels [channel, channel + D), rows i of a chunk whose row 0 is at `base`.
@@ -142,6 +151,10 @@ def _convolve(x, base, weight, pool, prev, i, index, rows, x_stride, channel, CH
     Taps are summed oldest first wherever they come from, so a row has the same bits fresh and resumed.
     """
     c = channel + tl.arange(0, D)
+    # The three rows before the segment are asked for ahead of the taps, so that their trips to memory overlap.
+    before_0 = _before(x, pool, prev, 0, index, x_stride, c, CHANNELS, D)
+    before_1 = _before(x, pool, prev, 1, index, x_stride, c, CHANNELS, D)
+    before_2 = _before(x, pool, prev, 2, index, x_stride, c, CHANNELS, D)
     acc = tl.zeros((ROWS, D), tl.float32)
     for j in tl.static_range(4):
         row = i - (3 - j)
@@ -149,11 +162,9 @@ def _convolve(x, base, weight, pool, prev, i, index, rows, x_stride, channel, CH
         tap = tl.load(base + row[:, None] * x_stride + c[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
         if index == 0:
             for r in tl.static_range(3):
-                if r < 3 - j:
-                    source = tl.load(prev + r + j) + tl.zeros((D,), tl.int64)
-                    here = tl.load(x + source * x_stride + c, mask=source >= 0, other=0.0)
-                    kept = tl.load(pool + (-2 - source) * CHANNELS + c, mask=source <= -2, other=0.0)
-                    tap = tl.where((i == r)[:, None], (here.to(tl.float32) + kept.to(tl.float32))[None, :], tap)
+                if r + j < 3:
+                    outside = before_0 if r + j == 0 else before_1 if r + j == 1 else before_2
+                    tap = tl.where((i == r)[:, None], outside[None, :], tap)
         acc += tap * tl.load(weight + c * 4 + j).to(tl.float32)[None, :]
     return tl.where((i < rows)[:, None], acc / (1.0 + tl.exp(-acc)), 0.0)
 

@@ -75,19 +75,22 @@ def gdn_scan(
 
 
 def gated_norm(
-    o: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, eps: float, row_segment: torch.Tensor
-) -> torch.Tensor:
+    o: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, eps: float, row_segment: torch.Tensor,
+    kv_dst: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """out = o * rsqrt(mean o^2 + eps) * weight * silu(z) over each head's value_dim, rounded once.
 
     o: [T, value_heads, value_dim] contiguous. z: [T, value_heads * value_dim] with any row stride, last stride 1. weight:
     [value_dim]. out: [T, value_heads, value_dim] contiguous, activation dtype; rows with row_segment < 0 become zero.
+    kv_dst: as in RoundPlan; rows of a segment that have none (those of branches) are then left alone.
     Transformers rounds the normalised value and its product with the weight as well; float32 throughout is nearer to float32.
     """
     rows, nv, dv = o.shape
     if rows:
         _gated_norm[(triton.cdiv(rows * nv, 16),)](
-            o, z, weight, out, row_segment, rows * nv, z.stride(0), eps, NV=nv, DV=dv, BLOCK=16, num_warps=4
-        )
+            o, z, weight, out, row_segment, kv_dst, rows * nv, z.stride(0), eps, HAS_PAGES=kv_dst is not None, NV=nv, DV=dv,
+            BLOCK=16, num_warps=4,
+        )  # fmt: skip
     return out
 
 
@@ -177,15 +180,23 @@ def _gdn_scan(
 
 
 @triton.jit
-def _gated_norm(o, z, weight, out, row_segment, heads, z_stride, eps, NV: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr):
+def _gated_norm(
+    o, z, weight, out, row_segment, kv_dst, heads, z_stride, eps,
+    HAS_PAGES: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One program normalises BLOCK (row, head) pairs."""
     pair = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < heads
     row = pair // NV
     live = inside & (tl.load(row_segment + row, mask=inside, other=-1) >= 0)
+    mine = inside
+    if HAS_PAGES:
+        trunk = tl.load(kv_dst + row, mask=inside, other=-1) >= 0
+        mine = inside & (trunk | (live == 0))
+        live = live & trunk
     d = tl.arange(0, DV)
     x = tl.load(o + pair[:, None] * DV + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
     gate = tl.load(z + (row * z_stride + pair % NV * DV)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
     y = x * tl.rsqrt(tl.sum(x * x, 1) / DV + eps)[:, None] * tl.load(weight + d).to(tl.float32)[None, :]
     y = y * (gate / (1.0 + tl.exp(-gate)))
-    tl.store(out + pair[:, None] * DV + d[None, :], y.to(out.dtype.element_ty), mask=inside[:, None])
+    tl.store(out + pair[:, None] * DV + d[None, :], y.to(out.dtype.element_ty), mask=mine[:, None])
