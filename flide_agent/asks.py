@@ -9,15 +9,12 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from flide_agent.errors import InvalidRequest
 from flide_agent.messages import InputError, InputErrors, Loc, Message, canonical_all
 from flide_agent.questions import Choice, Question, parse_questions
 from flide_agent.settings import Settings
-
-if TYPE_CHECKING:
-    from flide_agent.line import Admission
 
 SESSION_ID = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,512}")
 """What fits into one part of a URL's path once it is quoted."""
@@ -30,7 +27,7 @@ T = TypeVar("T")
 class Ask:
     """One decision to make: on `state`, or on a session's history (`messages`, or `append` after `head`).
 
-    arrived, deadline: of time.perf_counter; a deadline of 0.0 is none. admission: the engine's line has let it in already.
+    arrived, deadline: of time.perf_counter, which all processes of a machine share; a deadline of 0.0 is none.
     """
 
     questions: dict[str, Question]
@@ -44,7 +41,6 @@ class Ask:
     model: str | None = None
     arrived: float = field(default_factory=time.perf_counter)
     deadline: float = 0.0
-    admission: Admission | None = None
 
 
 @dataclass(frozen=True, slots=True)

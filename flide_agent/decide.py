@@ -21,7 +21,7 @@ from flide_agent.asks import ALIASES, Ask
 from flide_agent.decision import Decision, Served, Times
 from flide_agent.dispatch import Dispatcher, Done
 from flide_agent.errors import DeadlineExceeded, Overloaded, UnknownModel
-from flide_agent.line import Place, let_go
+from flide_agent.line import Admission, Place, let_go
 from flide_agent.reader import Reader
 from flide_agent.reading import Reading, build_request, read_answers
 from flide_agent.retention import Retention
@@ -81,14 +81,14 @@ class Decider:
         self.watchers: list[Callable[[Decision], None]] = []
         """Called on the event loop with each decision, before its reply leaves."""
 
-    async def decide(self, tenant: str, ask: Ask) -> Decision:
-        """The decision on one request. Raises FlideError.
+    async def decide(self, tenant: str, ask: Ask, admission: Admission | None = None) -> Decision:
+        """The decision on one request. admission: the engine's line has let it in already. Raises FlideError.
 
         Steps of one session run one after the other, in order of arrival; all else runs side by side.
         """
         self._check_model(ask.model)
         if ask.session is None:
-            decision = await self._decide(tenant, ask)
+            decision = await self._decide(tenant, ask, admission)
         else:
             lock = self.session_lock(tenant, ask.session)
             waiting = self._in_turn.get(lock, 0)
@@ -98,7 +98,7 @@ class Decider:
             self._in_turn[lock] = waiting + 1
             try:
                 async with lock:
-                    decision = await self._decide(tenant, ask)
+                    decision = await self._decide(tenant, ask, admission)
             finally:
                 self._in_turn[lock] -= 1
         for watch in self.watchers:
@@ -146,10 +146,10 @@ class Decider:
         await self.settle()
         self._threads.shutdown(wait=True)
 
-    async def _decide(self, tenant: str, ask: Ask) -> Decision:
+    async def _decide(self, tenant: str, ask: Ask, admission: Admission | None) -> Decision:
         times = Times(ask.arrived)
         # One hop: what a thread does in a row costs less than what the loop hands from thread to thread.
-        ready = await self.in_thread(lambda: self._prepare(tenant, ask, times), _Ready.give_up)
+        ready = await self.in_thread(lambda: self._prepare(tenant, ask, admission, times), _Ready.give_up)
         try:
             done = await self.dispatcher.wait(ready.place)
         finally:
@@ -161,7 +161,7 @@ class Decider:
             return await _to_the_end(asyncio.wrap_future(self._threads.submit(self._finish, tenant, ready, done, times)))
         return self._finish(tenant, ready, done, times)
 
-    def _prepare(self, tenant: str, ask: Ask, times: Times) -> _Ready:
+    def _prepare(self, tenant: str, ask: Ask, admission: Admission | None, times: Times) -> _Ready:
         """Read the request, find its checkpoint, put it in the engine's line."""
         if ask.deadline and time.perf_counter() > ask.deadline:
             raise DeadlineExceeded("the deadline passed before the request was read")
@@ -171,7 +171,7 @@ class Decider:
         try:
             times.mark("find")
             owner = reading.share_key + (ask.session or "").encode()
-            place = self.dispatcher.enqueue(build_request(reading, found), owner, ask.deadline, ask.admission)
+            place = self.dispatcher.enqueue(build_request(reading, found), owner, ask.deadline, admission)
         except BaseException:
             if found is not None:
                 found.release()

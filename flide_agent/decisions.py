@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flide_agent.asks import Ask, Faults, refuse_label_mass
 from flide_agent.errors import InvalidRequest
 from flide_agent.messages import dumps
 from flide_agent.questions import parse_questions
 from flide_agent.settings import Settings
-
-if TYPE_CHECKING:
-    from flide_agent.decision import Decision
 
 FIELDS = {"model", "input", "questions", "safety_identifier", "prompt_cache_key", "prompt_cache_options"}
 _PARTS = ("input_text", "output_text", "text")
@@ -56,16 +53,15 @@ def parse_decisions(raw: Any, settings: Settings) -> tuple[Ask, list[dict[str, A
     return Ask(parsed, state, model=model, arrived=arrived), questions
 
 
-def render(decision: Decision, questions: list[dict[str, Any]]) -> dict[str, Any]:
-    """The reply in this shape."""
-    reply = decision.reply
+def render(reply: dict[str, Any], m: int, saved: int, questions: list[dict[str, Any]]) -> dict[str, Any]:
+    """The reply in this shape. m, saved: see `Decision`."""
     usage, answers = reply["usage"], list(reply["answers"].values())
     out = {
         "model": reply["model"],
         "answers": [_answer(question, answer) for question, answer in zip(questions, answers, strict=True)],
         "usage": {
             "input_tokens": usage["input_tokens"],
-            "input_tokens_details": {"cached_tokens": decision.m, "cache_write_tokens": decision.saved - decision.m},
+            "input_tokens_details": {"cached_tokens": m, "cache_write_tokens": saved - m},
             "output_tokens": 0,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage["input_tokens"],

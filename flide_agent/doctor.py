@@ -133,8 +133,7 @@ def _owner(path: Path) -> Iterator[Finding]:
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:
-    from flide_agent.api.server import keys_of
-    from flide_agent.keys import OPERATOR
+    from flide_agent.keys import OPERATOR, keys_of
 
     keys = keys_of(settings)
     if keys is None:

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import os
 import re
 import secrets
 import time
@@ -17,11 +18,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flide_agent.errors import StartError
+from flide_agent.settings import Settings
 
 log = logging.getLogger("flide_agent.keys")
 
 ENVIRONMENT = "FLIDE_AGENT_API_KEYS"
 """`TENANT=KEY,TENANT=KEY`; a KEY is the key itself or sha256:HEX."""
+TENANT = "default"
+"""Everybody's tenant as long as there are no keys."""
 OPERATOR = "operator"
 """The tenant whose keys read /metrics and /v1/stats, which tell of all tenants."""
 SHORTEST = 16
@@ -159,3 +163,21 @@ class Keys:
 def _stamp(path: Path) -> tuple[int, int, int]:
     at = path.stat()
     return at.st_mtime_ns, at.st_size, at.st_ino
+
+
+def keys_of(settings: Settings) -> Keys | None:
+    """The keys that clients need, None when they need none. Raises StartError when that would let strangers in."""
+    environment = os.environ.get(ENVIRONMENT, "")
+    given = settings.keys_file is not None or bool(environment)
+    if settings.auth == "off":
+        if given:
+            raise StartError("auth is off and there are API keys: they would not be asked for; take one of the two away")
+        return None
+    if given or settings.auth == "on":
+        return Keys(settings.keys_file, environment)
+    if not is_loopback(settings.host):
+        raise StartError(
+            f"host {settings.host} can be reached from elsewhere and there are no API keys: give keys_file or {ENVIRONMENT} "
+            "(see `flide-agent keys new`), or say auth=off"
+        )
+    return None

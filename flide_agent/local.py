@@ -26,6 +26,7 @@ from flide_agent.decide import Decider, Served
 from flide_agent.dispatch import Dispatcher
 from flide_agent.errors import StartError
 from flide_agent.inflight import Inflight
+from flide_agent.keys import TENANT
 from flide_agent.replies import Reply
 from flide_agent.settings import Settings, default_store
 from flide_agent.wire import Messages, Questions, decide_body, open_body, systemone_body
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flide_agent")
 T = TypeVar("T")
-TENANT = "default"
-"""Everybody's tenant as long as there are no keys."""
 
 
 def load(settings: Settings) -> tuple[Engine, Prompts, Served]:

@@ -40,6 +40,7 @@ class Metrics:
         self.gap = Counter(
             "flide_lcp_gap_tokens", "Tokens that a step shared with its session's last history beyond m.", registry=new
         )
+        self.front_end_restarts = Counter("flide_front_end_restarts", "Front ends that had to be started again.", registry=new)
         self.registry.register(_Parts(service))
 
     def http(self, route: str, method: str, status: int, seconds: float) -> None:

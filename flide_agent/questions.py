@@ -26,14 +26,14 @@ class Option(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, tag="choice"):
     """One of 1..255 options, in the order asked."""
 
     instructions: str
     options: tuple[Option, ...]
 
 
-class Score(msgspec.Struct, frozen=True):
+class Score(msgspec.Struct, frozen=True, tag="score"):
     """A level 0..n-1 of 1..10. levels: texts as the model reads them; legend: the levels as sent, echoed in the answer."""
 
     instructions: str
@@ -41,7 +41,7 @@ class Score(msgspec.Struct, frozen=True):
     legend: tuple[Any, ...]
 
 
-class Noul(msgspec.Struct, frozen=True):
+class Noul(msgspec.Struct, frozen=True, tag="noul"):
     """Yes or no. true, false: what either side means, "" when not described."""
 
     instructions: str

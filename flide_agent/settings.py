@@ -15,6 +15,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 AUTH = ("auto", "on", "off")
 LOG_FORMATS = ("auto", "text", "json")
 BYTES = {"unit": "bytes"}
+MOST_FRONT_ENDS = 64
 
 
 def default_store() -> Path:
@@ -41,6 +42,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes: Annotated[int, Meta(description="budget of the store's directory", extra_json_schema=BYTES)] = 16 * GIB
     host: Annotated[str, Meta(description="address to listen on; beyond loopback it needs API keys")] = "127.0.0.1"
     port: Annotated[int, Meta(description="port to listen on; 0 takes a free one")] = 8321
+    front_ends: Annotated[
+        int,
+        Meta(description="processes for HTTP, keys and JSON before the engine process; 0: the engine process does that too"),
+    ] = 0
     auth: Annotated[
         str,
         Meta(description="auto (on when there are API keys; off only on loopback), on, or off (whoever reaches it may use it)"),
@@ -105,6 +110,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("model: empty; use 'default', 'dummy:SIZE', a directory or a hub id")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port: {self.port} is not in 0..65535")
+        if not 0 <= self.front_ends <= MOST_FRONT_ENDS:
+            raise ValueError(f"front_ends: {self.front_ends} is not in 0..{MOST_FRONT_ENDS}")
         if self.max_options > 255:
             raise ValueError(f"max_options: {self.max_options} is above 255, the most that labels can be told apart")
         for name in ("memory_bytes", "disk_bytes", "max_queue", "max_queue_tokens", "max_inflight_bytes",

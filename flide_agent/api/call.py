@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from flide_agent.errors import FlideError, InvalidRequest
 from flide_agent.inflight import Share
-from flide_agent.local import TENANT
+from flide_agent.keys import TENANT
 
 KEY = "flide_agent"
 REQUEST_ID = "x-request-id"

@@ -56,7 +56,7 @@ def reply(request: Request[Any, Any, Any], error: FlideError, headers: dict[str,
 
 def on_ours(request: Request[Any, Any, Any], error: FlideError) -> Response[bytes]:
     if isinstance(error, Overloaded):
-        request.app.state.metrics.refused.labels(error.reason).inc()
+        request.app.state.backend.refused(error.reason)
     return reply(request, error)
 
 

@@ -17,9 +17,7 @@ from flide_agent.settings import Settings
 if TYPE_CHECKING:
     from litestar import Litestar
 
-    from flide_agent.events import Feed
-    from flide_agent.local import Service
-    from flide_agent.metrics import Metrics
+    from flide_agent.api.backend import Backend
 
 log = logging.getLogger("flide_agent.access")
 OPEN = frozenset({"/health", "/ready", "/schema", "/schema/openapi.json", "/ui", "/ui/app.js", "/ui/style.css"})
@@ -31,9 +29,9 @@ UNMATCHED = "unmatched"
 class Gate:
     """An ASGI app around another. keys: None when no key is asked for."""
 
-    def __init__(self, app: Litestar, service: Service, keys: Keys | None, metrics: Metrics, feed: Feed) -> None:
-        self.app, self.service, self.keys, self.metrics, self.feed = app, service, keys, metrics, feed
-        self.settings: Settings = service.settings
+    def __init__(self, app: Litestar, backend: Backend, keys: Keys | None) -> None:
+        self.app, self.backend, self.keys = app, backend, keys
+        self.settings: Settings = backend.settings
         self.routes = frozenset(route.path_format for route in app.routes)
         self._local_only = self.settings.auth == "auto"
         self._prefix, self._count = secrets.token_hex(6), 0
@@ -87,7 +85,7 @@ class Gate:
         if not length.isdecimal():
             raise InvalidRequest([{"loc": ["header", "content-length"], "msg": "must be a number", "type": "int_parsing"}])
         if int(length) <= self.settings.max_body_bytes:  # a longer one is refused when it is read
-            call.share = self.service.inflight.enter(int(length))
+            call.share = self.backend.inflight.enter(int(length))
 
     async def _refuse(self, error: FlideError, path: str, headers: dict[str, str], receive: Any, send: Any) -> None:
         # A sender that is still sending would not read the answer; more than a little is not worth reading.
@@ -102,7 +100,7 @@ class Gate:
         await send({"type": "http.response.start", "status": status, "headers": pairs})
         await send({"type": "http.response.body", "body": body})
         if isinstance(error, Overloaded):
-            self.metrics.refused.labels(error.reason).inc()
+            self.backend.refused(error.reason)
 
     def _telling(self, call: calls.Call, send: Any) -> Callable[[Any], Any]:
         """`send`, with the request's id on the reply."""
@@ -121,7 +119,7 @@ class Gate:
         route = scope.get("path_template") or UNMATCHED
         # 404 leaves no template, or that of a mount: only what the app really has may become a label.
         route = route if route in self.routes else UNMATCHED
-        self.metrics.http(route, scope["method"], call.status, call.seconds)
+        self.backend.replied(route, scope["method"], call.status, call.seconds)
         if self.settings.access_log:
             fields = {"method": scope["method"], "route": route, "status": call.status, "ms": round(1e3 * call.seconds, 2)}
             log.info("request", extra={FIELDS: fields | {"tenant": call.tenant if call.known else ""}})

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from litestar import Response, get
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from flide_agent.api import backend as b
 from flide_agent.api import call as calls
 from flide_agent.api.openapi import document
-from flide_agent.api.probe import probe
-from flide_agent.api.routes import Call, Json, json_reply, service_of
-from flide_agent.errors import FlideError, Forbidden
+from flide_agent.api.routes import Call, Json, backend_of, json_reply, reply_of, tenant_of
+from flide_agent.errors import Forbidden
 from flide_agent.keys import OPERATOR
-from flide_agent.metrics import Metrics
 
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -41,37 +39,29 @@ async def health() -> Json:
 @get("/ready")
 async def ready(request: Call) -> Json:
     """Whether a decision would be answered now: the self-test's report, the store's mode, and a probe through the engine."""
-    service = service_of(request)
-    report: dict[str, Any] = {"model": service.served.name, "untrained": service.served.untrained, **service.report()}
-    if not calls.of(request.scope).known:  # without a key: nothing of what others do
-        report = {}
-    try:
-        took = await probe(service)
-    except FlideError as e:
-        return json_reply({"ready": False, "reason": e.message, **report}, 503)
-    return json_reply({"ready": True, **report, **({"probe_ms": took} if report else {})})
+    # Without a key: nothing of what others do.
+    return reply_of(await backend_of(request).do(tenant_of(request), b.Ready(calls.of(request.scope).known)))
 
 
 @get("/v1/stats")
 async def stats(request: Call) -> Json:
     """Counters since the start: rounds, requests in a round, tokens computed and reused; the store's."""
     _for_operators(request)
-    return json_reply(service_of(request).stats())
+    return reply_of(await backend_of(request).do(tenant_of(request), b.Stats()))
 
 
 @get("/metrics")
 async def metrics(request: Call) -> Response[bytes]:
     """The same and more, for Prometheus."""
     _for_operators(request)
-    own: Metrics = request.app.state.metrics
-    body = await service_of(request).decider.in_thread(own.text)
-    return Response(body, headers={"content-type": CONTENT_TYPE_LATEST})
+    answer = await backend_of(request).do(tenant_of(request), b.MetricsText())
+    return Response(answer.body, headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @get(["/schema", "/schema/openapi.json"])
 async def schema(request: Call) -> Json:
     """The OpenAPI document."""
-    return json_reply(document(service_of(request).settings))
+    return json_reply(document(backend_of(request).settings))
 
 
 @cache

@@ -10,7 +10,8 @@ import numpy as np
 
 from flide_agent.asks import Ask
 from flide_agent.errors import Unavailable
-from flide_agent.local import TENANT, Service
+from flide_agent.keys import TENANT
+from flide_agent.local import Service
 from flide_agent.questions import Noul
 
 SECONDS = 5.0

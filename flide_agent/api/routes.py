@@ -13,45 +13,39 @@ from litestar import MediaType, Request, Response, delete, get, post
 from litestar.datastructures import State
 from litestar.response import Stream
 
-from flide_agent import asks, views
+from flide_agent import asks
+from flide_agent.api import backend as b
 from flide_agent.api import body as bodies
 from flide_agent.api import call as calls
-from flide_agent.api import streams
-from flide_agent.decision import Decision
 from flide_agent.decisions import parse_decisions, render
-from flide_agent.errors import InvalidRequest, Overloaded
-from flide_agent.events import Feed
-from flide_agent.local import Service
+from flide_agent.errors import InvalidRequest
 
 Call = Request[Any, Any, State]
 Json = Response[bytes]
 GRACE = 0.02
 """Seconds that an answer may take before anybody looks whether its reader is still there."""
-INLINE_BYTES = 16 << 10
-"""Bodies up to this size are decoded and checked where they arrive; the canonical form of a long history is work for a thread."""
 
 
 def json_reply(value: Any, status: int = 200) -> Json:
     return Response(msgspec.json.encode(value), status_code=status, media_type=MediaType.JSON)
 
 
-def service_of(request: Call) -> Service:
-    service: Service = request.app.state.service
-    return service
+def reply_of(answer: b.Answer) -> Json:
+    return Response(answer.body, status_code=answer.status, media_type=MediaType.JSON)
 
 
-def _feed(request: Call) -> Feed:
-    feed: Feed = request.app.state.feed
-    return feed
+def backend_of(request: Call) -> b.Backend:
+    backend: b.Backend = request.app.state.backend
+    return backend
 
 
-def _tenant(request: Call) -> str:
+def tenant_of(request: Call) -> str:
     return calls.of(request.scope).tenant
 
 
 async def _raw(request: Call) -> tuple[bytes, str]:
     """(bytes of the body, its Content-Encoding)."""
-    raw = await bodies.read(request.stream(), service_of(request).settings.max_body_bytes)
+    raw = await bodies.read(request.stream(), backend_of(request).settings.max_body_bytes)
     call = calls.of(request.scope)
     if call.share is not None and len(raw) > call.share.size:  # a body that did not say how long it is
         call.share.grow(len(raw) - call.share.size)
@@ -59,7 +53,7 @@ async def _raw(request: Call) -> tuple[bytes, str]:
 
 
 def _decoded(request: Call, raw: bytes, encoding: str) -> Any:
-    return bodies.decode(bodies.decompress(raw, encoding, service_of(request).settings.max_body_bytes))
+    return bodies.decode(bodies.decompress(raw, encoding, backend_of(request).settings.max_body_bytes))
 
 
 async def _body(request: Call, *, empty: Any = b"") -> Any:
@@ -67,9 +61,9 @@ async def _body(request: Call, *, empty: Any = b"") -> Any:
     raw, encoding = await _raw(request)
     if not raw and empty != b"":
         return empty
-    if len(raw) < INLINE_BYTES and not encoding:
+    if len(raw) < b.INLINE_BYTES and not encoding:
         return bodies.decode(raw)
-    return await service_of(request).decider.in_thread(lambda: _decoded(request, raw, encoding))
+    return await backend_of(request).in_thread(lambda: _decoded(request, raw, encoding))
 
 
 async def _while_connected(request: Call, work: Coroutine[Any, Any, Any]) -> Any:
@@ -95,46 +89,48 @@ async def _disconnected(request: Call) -> None:
         pass
 
 
-async def _decide(request: Call, parse: Callable[[Any], asks.Ask]) -> Decision:
+async def _decide(request: Call, parse: Callable[[Any], asks.Ask]) -> b.Answer:
     """Room first, then the body: a request that would be refused costs nothing."""
-    service, call = service_of(request), calls.of(request.scope)
-    admission = service.dispatcher.admit()
+    backend, call = backend_of(request), calls.of(request.scope)
+    length = request.headers.get("content-length")
+    admitted = await backend.admit(int(length) if length else backend.settings.max_body_bytes)
     try:
         raw, encoding = await _raw(request)
-        if len(raw) < INLINE_BYTES and not encoding:
+        if len(raw) < b.INLINE_BYTES and not encoding:
             ask = parse(bodies.decode(raw))
         else:
-            ask = await service.decider.in_thread(lambda: parse(_decoded(request, raw, encoding)))
-        ask = dataclasses.replace(ask, deadline=call.deadline, admission=admission)
-        decision: Decision = await _while_connected(request, service.decider.decide(call.tenant, ask))
+            ask = await backend.in_thread(lambda: parse(_decoded(request, raw, encoding)))
+        ask = dataclasses.replace(ask, deadline=call.deadline)
+        answer: b.Answer = await _while_connected(request, backend.decide(call.tenant, ask, admitted))
     finally:
-        admission.leave()
-    return decision
+        admitted.leave()
+    return answer
 
 
 @post("/v1/systemone", status_code=200)
 async def systemone(request: Call) -> Json:
-    settings = service_of(request).settings
-    return json_reply((await _decide(request, lambda raw: asks.parse_systemone(raw, settings))).reply)
+    settings = backend_of(request).settings
+    return reply_of(await _decide(request, lambda raw: asks.parse_systemone(raw, settings)))
 
 
 @post("/v1/decisions", status_code=200)
 async def decisions(request: Call) -> Json:
     """The OpenAI shape."""
-    settings, asked = service_of(request).settings, []
+    settings, asked = backend_of(request).settings, []
 
     def parse(raw: Any) -> asks.Ask:
         ask, questions = parse_decisions(raw, settings)
         asked.extend(questions)
         return ask
 
-    return json_reply(render(await _decide(request, parse), asked))
+    answer = await _decide(request, parse)
+    return json_reply(render(msgspec.json.decode(answer.body), answer.m, answer.saved, asked))
 
 
 @get("/v1/models")
 async def models(request: Call) -> Json:
     """Both list shapes in one body: TypeSafe's `models` and OpenAI's `object` and `data`."""
-    served = service_of(request).served
+    served = backend_of(request).served
     about = "Typed decisions about text and agent histories. Also answers to jev-latest."
     if served.untrained:
         about += " Untrained: its weights are random, so its answers mean nothing."
@@ -148,7 +144,7 @@ async def models(request: Call) -> Json:
 @post("/v1/sessions", status_code=201)
 async def open_session(request: Call) -> Json:
     opening = asks.parse_opening(await _body(request, empty={}))
-    return json_reply(await views.open_session(service_of(request).decider, _tenant(request), opening), 201)
+    return reply_of(await backend_of(request).do(tenant_of(request), b.OpenSession(opening)))
 
 
 def _number(request: Call, name: str, default: int, low: int, high: int) -> int:
@@ -163,46 +159,40 @@ def _number(request: Call, name: str, default: int, low: int, high: int) -> int:
 @get("/v1/sessions")
 async def list_sessions(request: Call) -> Json:
     limit = _number(request, "limit", 100, 1, 1000)
-    cursor = request.query_params.get("cursor")
-    return json_reply(await views.page(service_of(request).decider, _tenant(request), limit, cursor))
+    listing = b.ListSessions(limit, request.query_params.get("cursor"))
+    return reply_of(await backend_of(request).do(tenant_of(request), listing))
 
 
 @post("/v1/sessions/{session:str}/decide", status_code=200)
 async def decide(request: Call, session: str) -> Json:
-    settings = service_of(request).settings
-    return json_reply((await _decide(request, lambda raw: asks.parse_decide(raw, session, settings))).reply)
+    settings = backend_of(request).settings
+    return reply_of(await _decide(request, lambda raw: asks.parse_decide(raw, session, settings)))
 
 
 @post("/v1/sessions/{session:str}/prefetch", status_code=200)
 async def prefetch(request: Call, session: str) -> Json:
-    service, raw = service_of(request), await _body(request)
-    ask = asks.parse_prefetch(raw, session, service.settings)
-    return json_reply(await service.decider.prefetch(_tenant(request), ask))
+    backend, raw = backend_of(request), await _body(request)
+    ask = asks.parse_prefetch(raw, session, backend.settings)
+    return reply_of(await backend.do(tenant_of(request), b.Prefetch(ask)))
 
 
 @get("/v1/sessions/{session:str}/events")
 async def events(request: Call, session: str) -> Stream:
     """Server-sent events; `Last-Event-ID`, or `after`, is where to go on."""
-    service, feed = service_of(request), _feed(request)
     last = request.headers.get("last-event-id", "")
     after = int(last) if last.isascii() and last.isdecimal() and len(last) < 16 else _number(request, "after", 0, 0, 1 << 53)
-    await views.session(service.decider, _tenant(request), session)  # 404 before the stream begins
-    if feed.watchers >= streams.MOST_WATCHERS:
-        raise Overloaded(f"{feed.watchers} streams are open", retry_after=10.0, reason="streams")
-    source = streams.follow(service, feed, _tenant(request), session, after)
+    source = await backend_of(request).follow(tenant_of(request), asks.check_session_id(session), after)
     return Stream(source, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
 @get("/v1/sessions/{session:str}")
 async def get_session(request: Call, session: str) -> Json:
-    return json_reply(await views.session(service_of(request).decider, _tenant(request), session))
+    return reply_of(await backend_of(request).do(tenant_of(request), b.GetSession(asks.check_session_id(session))))
 
 
 @delete("/v1/sessions/{session:str}", status_code=200)
 async def delete_session(request: Call, session: str) -> Json:
-    gone = await views.delete(service_of(request).decider, _tenant(request), session)
-    _feed(request).forget(_tenant(request), session)
-    return json_reply(gone)
+    return reply_of(await backend_of(request).do(tenant_of(request), b.DeleteSession(asks.check_session_id(session))))
 
 
 @post("/v1/sessions/{session:str}/fork", status_code=201)
@@ -210,7 +200,8 @@ async def fork_session(request: Call, session: str) -> Json:
     opening = asks.parse_opening(await _body(request, empty={}))
     if opening.tools is not None:
         raise InvalidRequest.at(("tools",), "a fork has the tools of the session that it comes from", "extra_forbidden")
-    return json_reply(await views.fork(service_of(request).decider, _tenant(request), session, opening), 201)
+    fork = b.ForkSession(asks.check_session_id(session), opening)
+    return reply_of(await backend_of(request).do(tenant_of(request), fork))
 
 
 ROUTES = [

@@ -80,11 +80,12 @@ def open_null(settings: object) -> object:
 
 
 def main() -> None:
-    """`python null_engine.py STORE`: a server on a free port."""
+    """`python null_engine.py STORE [FRONT_ENDS]`: a server on a free port."""
     from flide_agent.api.server import serve
     from flide_agent.settings import Settings
 
-    serve(Settings(store=Path(sys.argv[1]), port=0, max_queue=4096), open_null)  # type: ignore[arg-type]
+    fronts = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    serve(Settings(store=Path(sys.argv[1]), port=0, max_queue=4096, front_ends=fronts), open_null)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ import pytest
 from service_process import Running, Start
 
 from flide_agent import keys
-from flide_agent.api.server import keys_of
 from flide_agent.client import Client
 from flide_agent.errors import AuthenticationError, NotFound, StartError
-from flide_agent.keys import Keys, host_of, is_loopback, new_key
+from flide_agent.keys import Keys, host_of, is_loopback, keys_of, new_key
 from flide_agent.settings import Settings
 
 NOUL = {"q": {"type": "noul", "instructions": "Is it?"}}

@@ -1,0 +1,75 @@
+"""uvicorn as we run it, in the engine process and in front ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from flide_agent.api.gate import Gate
+from flide_agent.errors import StartError
+from flide_agent.settings import Settings
+
+SWITCH_SECONDS = 0.0005
+"""Threads that render and the loop take turns at the interpreter; with the default of 5 ms each turn costs a request that."""
+
+
+class Server(uvicorn.Server):
+    """started_: called when it accepts connections. Lets streams end when it is told to stop."""
+
+    def __init__(self, gate: Gate, settings: Settings, started: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                gate,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                lifespan="on",
+                timeout_graceful_shutdown=int(settings.shutdown_seconds),
+            )
+        )
+        self._gate, self._tell = gate, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._gate.backend.end_streams()
+        await super().shutdown(sockets)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A bound socket, not yet accepting. Raises StartError when the port is taken or the address is none of this machine's."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        s.bind((settings.host, settings.port))
+    except OSError as e:
+        s.close()
+        why = os.strerror(e.errno) if e.errno else str(e)
+        raise StartError(
+            f"cannot listen on {settings.host} port {settings.port}: {why}; choose another --port or --host"
+        ) from e
+    return s
+
+
+def url_of(bound: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
