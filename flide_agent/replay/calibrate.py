@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from flide_agent.replay.labels import Labels, expected
+from flide_agent.replay.moments import BEFORE
 from flide_agent.replay.pack import DEFAULT_PACK, Pack, load, probabilities, written
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.scoring import Sample, score, temperature_of
@@ -44,7 +45,7 @@ def gather(files: list[Path], pack: Pack, labels: Labels) -> dict[str, Sample]:
     for record in _decisions(files):
         place = (record["file"], record["row"], record["run"])
         number = runs.setdefault(place, len(runs))
-        known = labels.of(*place, record["step"], record.get("labels") or {})
+        known = labels.of(*place, record["step"], record.get("moment", BEFORE), record.get("labels") or {})
         for name, question in pack.questions.items():
             answer = record["answers"].get(name)
             right = expected(pack.readings[name], question, known)

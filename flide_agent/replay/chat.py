@@ -42,7 +42,8 @@ def form(value: Any) -> str:
 def read(value: Any, items: list[Any], turns: Turns) -> None:
     """A step before every assistant message. Raises ReadError.
 
-    mini-swe-agent ends with a message of role `exit`, which holds the submission: an outcome, so it is never part of a history.
+    mini-swe-agent ends with a message of role `exit`, its version 1 with one of the user: that holds the submission, an outcome,
+    so it is never part of a history.
     Anthropic's system prompt stands outside of the messages.
     """
     system = value.get("system") if isinstance(value, dict) else None
@@ -56,6 +57,9 @@ def read(value: Any, items: list[Any], turns: Turns) -> None:
         extra = raw.get("extra")
         at = seconds(extra.get("timestamp") if isinstance(extra, dict) else raw.get("timestamp"))
         turn(raw, f"messages[{i}]", turns, at=at)
+    info = value.get("info") if isinstance(value, dict) else None
+    if isinstance(info, dict) and info.get("exit_status"):
+        turns.over()
 
 
 def tools(value: Any) -> Any:

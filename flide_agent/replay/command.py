@@ -3,98 +3,33 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 
 from flide_agent.errors import FlideError
 from flide_agent.replay.compare import NO_CACHE, NoCache, Side, Stateless
 from flide_agent.replay.labels import Labels
-from flide_agent.replay.load import Pace, Rate, over
+from flide_agent.replay.load import Pace, over
+from flide_agent.replay.moments import Plan
+from flide_agent.replay.outputs import Options, Outputs
 from flide_agent.replay.pack import DEFAULT_PACK, Pack, load
-from flide_agent.replay.page import Page
 from flide_agent.replay.questions import QuestionsError
-from flide_agent.replay.reading import read
-from flide_agent.replay.recording import Verification, header, record
-from flide_agent.replay.records import Problem, Run, Step
-from flide_agent.replay.report import problem_record, write
-from flide_agent.replay.scores import Scores
+from flide_agent.replay.reading import all_runs
+from flide_agent.replay.records import Run, Step
+from flide_agent.replay.report import write
+from flide_agent.replay.resume import Resumed
 from flide_agent.replay.screen import Screen
 from flide_agent.replay.sources import sources
 from flide_agent.replay.text import line, plain
-from flide_agent.replay.walk import Decides, Decision, Event, Stopped, Walk
-from flide_agent.settings import Settings
+from flide_agent.replay.walk import Decides, Stopped, Walk, labels_at
+
+__all__ = ["Options", "run"]
 
 DONE, PROBLEMS, WRONG, NO_SERVICE, DRIFT, INTERRUPTED = 0, 1, 2, 3, 4, 130
 """Exit codes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command was told. url: a server to ask; None runs one in this process from `settings`."""
-
-    files: list[Path]
-    settings: Settings
-    url: str | None = None
-    api_key: str | None = None
-    questions: Path | None = None
-    mode: str = "as-sent"
-    limit: int | None = None
-    steps: tuple[int, int | None] = (1, None)
-    json: str | None = None
-    keep: bool = False
-    labels: Path | None = None
-    html: Path | None = None
-    failures: Path | None = None
-    record: Path | None = None
-    verify: Path | None = None
-    tolerance: float = 0.0
-    agents: int = 1
-    rate: Rate | None = None
-    warm: bool = False
-    compare: str | None = None
-    target_error: float = 0.05
-
-
-class Outputs:
-    """Everything that is written while a replay runs."""
-
-    def __init__(self, options: Options, pack: Pack, stack: ExitStack) -> None:
-        # First: the same file may be recorded anew.
-        self.verification = Verification.load(options.verify, options.tolerance) if options.verify else None
-        self.json = stack.enter_context(_output(options.json)) if options.json else None
-        self.failures = stack.enter_context(_output(str(options.failures))) if options.failures else None
-        self.recording = stack.enter_context(_output(str(options.record))) if options.record else None
-        self.page = stack.enter_context(Page(options.html, pack)) if options.html else None
-        self.scores = Scores(pack, options.target_error)
-
-    def begin(self, pack: Pack, identity: dict[str, Any]) -> None:
-        head = header(pack, identity)
-        if self.recording is not None:
-            write(self.recording, head)
-        if self.verification is not None:
-            self.verification.begin(head)
-
-    def take(self, event: Event) -> None:
-        if self.page is not None:
-            self.page.take(event)
-        if isinstance(event, Decision):
-            self.scores.add(event)
-            if self.json is not None:
-                write(self.json, event.record())
-            if self.recording is not None:
-                write(self.recording, record(event))
-            if self.verification is not None:
-                self.verification.check(event)
-        elif isinstance(event, Problem):
-            for out in (self.json, self.failures):
-                if out is not None:
-                    write(out, problem_record(event))
 
 
 def run(options: Options) -> int:
@@ -105,13 +40,14 @@ def run(options: Options) -> int:
         pack = load(options.questions) if options.questions else DEFAULT_PACK
         labels = Labels.load(options.labels) if options.labels else Labels()
         with ExitStack() as stack:
-            out = Outputs(options, pack, stack)
+            past = Resumed(options.resume, Plan(pack.questions, pack.moments).digest) if options.resume else None
+            out = Outputs(options, pack, past, stack)
             service = stack.enter_context(_service(options))
-            walk = _walk(options, pack, labels, service, stack)
+            walk = _walk(options, pack, labels, past, service, stack)
             if options.record or options.verify:
                 out.begin(pack, _identity(service))
             files = sum(1 for _ in sources(options.files))
-            screen = stack.enter_context(Screen(console, pack.questions, files, options.agents))
+            screen = stack.enter_context(Screen(console, pack, files, options.agents))
             code = _replay(options, walk, screen, out)
             if not options.keep and code != NO_SERVICE:
                 walk.forget()
@@ -124,19 +60,22 @@ def run(options: Options) -> int:
         return NO_SERVICE
 
 
-def _walk(options: Options, pack: Pack, labels: Labels, service: Decides, stack: ExitStack) -> Walk:
-    def known(run: Run, step: Step) -> dict[str, Any]:
-        return labels.of(run.file, run.row, run.name, step.index, step.labels)
+def _walk(options: Options, pack: Pack, labels: Labels, past: Resumed | None, service: Decides, stack: ExitStack) -> Walk:
+    def known(run: Run, step: Step, moment: str) -> dict[str, Any]:
+        return labels.of(run.file, run.row, run.name, step.index, moment, labels_at(step, moment))
 
     return Walk(
         service,
         pack.questions,
         options.steps,
+        options.every,
+        pack.moments,
         label=known,
         wait=Pace(options.rate) if options.rate is not None else None,
         side=_side(options, service, stack),
         warm=options.warm,
         window=None if options.keep else 64,
+        past=past,
     )
 
 
@@ -154,7 +93,7 @@ def _replay(options: Options, walk: Walk, screen: Screen, out: Outputs) -> int:
     code = DONE
     complete = False
     try:
-        for event in over(walk, _found(options), options.agents):
+        for event in over(walk, all_runs(options.files, options.mode, options.limit), options.agents):
             screen.show(event)
             out.take(event)
         code = PROBLEMS if screen.totals.problems else DONE
@@ -185,18 +124,6 @@ def _replay(options: Options, walk: Walk, screen: Screen, out: Outputs) -> int:
     return code
 
 
-def _found(options: Options) -> Iterator[Run | Problem]:
-    """Runs and problems of all files, at most `limit` runs."""
-    left = options.limit
-    for path in sources(options.files):
-        for item in read(path, options.mode):
-            if isinstance(item, Run):
-                if left == 0:
-                    return
-                left = None if left is None else left - 1
-            yield item
-
-
 def _identity(service: Decides) -> dict[str, Any]:
     """Which model answers, as far as the service tells: its weights in this process, its name and date behind a URL."""
     from flide_agent.client import Client
@@ -210,15 +137,6 @@ def _identity(service: Decides) -> dict[str, Any]:
         first = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
         return {"model": json.dumps(first.get("name")), "release_date": json.dumps(first.get("release_date"))}
     return {}
-
-
-@contextmanager
-def _output(name: str) -> Iterator[TextIO]:
-    if name == "-":
-        yield sys.stdout
-        return
-    with Path(name).open("w", encoding="utf-8") as f:
-        yield f
 
 
 @contextmanager

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from flide_agent.errors import FlideError
+from flide_agent.replay.moments import Asked
 from flide_agent.replay.pack import probabilities
 from flide_agent.replay.questions import Questions
-from flide_agent.replay.records import Run, Step
-from flide_agent.replies import Reply
+from flide_agent.replay.records import Run, Wire
+from flide_agent.replies import Answer, Reply
 
 if TYPE_CHECKING:
     from flide_agent.client import Client
@@ -50,30 +51,43 @@ class Other:
 class Side(Protocol):
     """Who is asked beside."""
 
-    def ask(self, run: Run, step: Step, questions: Questions, answers: dict[str, Any]) -> Other: ...
+    def ask(self, run: Run, asked: Asked, answers: dict[str, Any]) -> Other: ...
 
 
 class Stateless:
-    """POST /v1/systemone of a server, the whole history as the state each time."""
+    """POST /v1/systemone of a server, the whole history as the state each time.
+
+    That route knows no candidates outside of sessions, so questions at `proposed` go with the action at the end of the state, in
+    a request of their own; their answers agree with those on a candidate up to rounding.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def ask(self, run: Run, step: Step, questions: Questions, answers: dict[str, Any]) -> Other:
+    def ask(self, run: Run, asked: Asked, answers: dict[str, Any]) -> Other:
+        begun, replies = time.perf_counter(), []
+        try:
+            if asked.on_history:
+                replies.append(self._one(run, asked.messages, asked.on_history))
+            if asked.on_candidate:
+                replies.append(self._one(run, [*asked.messages, *asked.candidate], asked.on_candidate))
+        except FlideError as e:
+            return Other({}, 1000 * (time.perf_counter() - begun), None, False, 0.0, e.message)
+        counts = [r.usage.input_tokens - r.usage.x_cached_tokens for r, _ in replies if r.usage.input_tokens is not None]
+        computed = sum(counts) if len(counts) == len(replies) else None
+        theirs = {name: a for r, _ in replies for name, a in r.answers.items()}
+        return _other(theirs, sum(ms for _, ms in replies), computed, answers)
+
+    def _one(self, run: Run, messages: list[Wire], questions: Questions) -> tuple[Reply, float]:
         # Tool schemas are part of what is read; the System One state has no place for them, a session of its own has.
         session = f"compare-{uuid.uuid4().hex[:12]}" if run.tools else None
         given = {"id": session, "tools": run.tools} if session else None
         begun = time.perf_counter()
-        try:
-            reply = self.client.systemone(step.messages, questions, session=given)
-            milliseconds = 1000 * (time.perf_counter() - begun)
-            if session:
-                self.client.delete(session)
-        except FlideError as e:
-            return Other({}, 1000 * (time.perf_counter() - begun), None, False, 0.0, e.message)
-        tokens = reply.usage.input_tokens
-        computed = None if tokens is None else tokens - reply.usage.x_cached_tokens
-        return _other(reply, milliseconds, computed, answers)
+        reply = self.client.systemone(messages, questions, session=given)
+        milliseconds = 1000 * (time.perf_counter() - begun)
+        if session:
+            self.client.delete(session)
+        return reply, milliseconds
 
 
 class NoCache:
@@ -83,21 +97,28 @@ class NoCache:
         self.unknown = local.as_tenant("replay-no-cache")
         self._one = threading.Lock()
 
-    def ask(self, run: Run, step: Step, questions: Questions, answers: dict[str, Any]) -> Other:
+    def ask(self, run: Run, asked: Asked, answers: dict[str, Any]) -> Other:
         with self._one:  # what is kept of it is deleted before the next, so that no two share anything
             session = uuid.uuid4().hex
             begun = time.perf_counter()
             try:
-                reply = self.unknown.decide(session, messages=step.messages, questions=questions, tools=run.tools or None)
+                reply = self.unknown.decide(
+                    session,
+                    messages=asked.messages,
+                    questions=asked.questions,
+                    candidates=asked.candidates,
+                    tools=run.tools or None,
+                )
                 milliseconds = 1000 * (time.perf_counter() - begun)
                 self.unknown.delete(session)
+                theirs = asked.answers(reply)
             except FlideError as e:
                 return Other({}, 1000 * (time.perf_counter() - begun), None, False, 0.0, e.message)
-        return _other(reply, milliseconds, reply.x_session.computed_tokens if reply.x_session else None, answers)
+        return _other(theirs, milliseconds, reply.x_session.computed_tokens if reply.x_session else None, answers)
 
 
-def _other(reply: Reply, milliseconds: float, computed: int | None, answers: dict[str, Any]) -> Other:
-    theirs: dict[str, Any] = msgspec.to_builtins(reply.answers)
+def _other(given: dict[str, Answer], milliseconds: float, computed: int | None, answers: dict[str, Any]) -> Other:
+    theirs: dict[str, Any] = msgspec.to_builtins(given)
     return Other(theirs, milliseconds, computed, theirs == answers, apart(answers, theirs))
 
 

@@ -19,6 +19,8 @@ from rich.text import Text
 
 from flide_agent.client import Client
 from flide_agent.errors import FlideError
+from flide_agent.replay.decision import Decision
+from flide_agent.replay.pack import DEFAULT_PACK
 from flide_agent.replay.questions import DEFAULT
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Problem, Run, Wire
@@ -26,7 +28,7 @@ from flide_agent.replay.report import UNTRAINED, cell
 from flide_agent.replay.screen import Screen
 from flide_agent.replay.server import ServerDied, ServerProcess
 from flide_agent.replay.text import line
-from flide_agent.replay.walk import Decision, Stopped, Walk
+from flide_agent.replay.walk import Stopped, Walk
 from flide_agent.replies import Reply, StepReply
 from flide_agent.settings import Settings
 
@@ -123,7 +125,7 @@ def _tour(checks: Checks, recorded: Run, store: Path, model: str) -> None:
 
 
 def _replay(checks: Checks, client: Client, recorded: Run) -> list[Decision]:
-    with Screen(checks.console, DEFAULT, 1) as screen:
+    with Screen(checks.console, DEFAULT_PACK, 1) as screen:
         decisions: list[Decision] = []
         for event in Walk(client, DEFAULT).over([recorded]):
             screen.show(event)

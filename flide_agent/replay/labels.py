@@ -8,22 +8,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flide_agent.replay.moments import MOMENTS
 from flide_agent.replay.pack import Reading
 from flide_agent.replay.questions import QuestionsError
 
-_PLACE = ("run", "file", "row", "step")
+_PLACE = ("run", "file", "row", "step", "moment")
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class Labels:
     """Labels of a file: JSON lines or CSV of step, run or file (and row), and one value a label.
 
-    A line names its decision by `step` and by `run` (the run's name) or `file` (with or without folders), and `row` where a
-    file has several; its other fields are labels, or they stand under the key `labels`.
+    A line names its decision by `step` and by `run` (the run's name) or `file` (with or without folders), `row` where a file has
+    several, and `moment` where a label is not for all questions about the step; its other fields are labels, or they stand under
+    the key `labels`. A label is for the question that is asked at that step, at whichever moment.
     """
 
     def __init__(self) -> None:
-        self.by_place: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+        self.by_place: dict[tuple[str, str, str, int, str], dict[str, Any]] = {}
 
     @classmethod
     def load(cls, path: Path) -> Labels:
@@ -41,18 +43,23 @@ class Labels:
                 raise QuestionsError(f"{path}:{number}: needs a step number, and run or file") from None
             given = raw["labels"] if isinstance(raw.get("labels"), dict) else {k: v for k, v in raw.items() if k not in _PLACE}
             kind = "run" if raw.get("run") else "file"
-            row = str(raw.get("row") or "")
-            out.by_place.setdefault((kind, name, row, step), {}).update({k: v for k, v in given.items() if v not in (None, "")})
+            row, moment = str(raw.get("row") or ""), str(raw.get("moment") or "")
+            if moment and moment not in MOMENTS:
+                raise QuestionsError(f"{path}:{number}: moment must be one of {', '.join(MOMENTS)}")
+            out.by_place.setdefault((kind, name, row, step, moment), {}).update(
+                {k: v for k, v in given.items() if v not in (None, "")}
+            )
         return out
 
-    def of(self, file: str, row: int, run: str, step: int, own: dict[str, Any]) -> dict[str, Any]:
-        """A step's labels: those of its format, and over them those of the file."""
+    def of(self, file: str, row: int, run: str, step: int, moment: str, own: dict[str, Any]) -> dict[str, Any]:
+        """A decision's labels: those of its format, and over them those of the file."""
         if not self.by_place:
             return own
         out = dict(own)
         base = Path(file).name
         for place in (("file", base, ""), ("file", base, str(row)), ("run", run, ""), ("run", run, str(row))):
-            out |= self.by_place.get((*place, step), {})
+            for at in ("", moment):
+                out |= self.by_place.get((*place, step, at), {})
         return out
 
 

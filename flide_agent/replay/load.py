@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from flide_agent.replay.decision import Event
 from flide_agent.replay.records import Problem, Run, Step
-from flide_agent.replay.walk import Event, Stopped, Walk
+from flide_agent.replay.walk import Stopped, Walk
 
 RECORDED = "recorded"
 LONGEST_PAUSE = 600.0

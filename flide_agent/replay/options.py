@@ -80,6 +80,16 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
         tolerance: Annotated[float, typer.Option(min=0.0, help="For --verify: how far a probability may be off.")] = 0.0,
         target_error: Target = 0.05,
         keep: Annotated[bool, typer.Option("--keep", help="Leave the sessions in the service or store.")] = False,
+        every: Annotated[int, typer.Option(min=1, help="Ask about each n-th step only, from the first one on.")] = 1,
+        resume: Annotated[
+            Path | None, typer.Option(help="Go on with an interrupted replay: the file of its --json, which is added to.")
+        ] = None,
+        list_: Annotated[
+            bool, typer.Option("--list", help="List runs, formats and steps; no model, nothing is asked.")
+        ] = False,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Count what would be asked, and its tokens; nothing is asked.")
+        ] = False,
     ) -> None:
         """Walk recorded agent runs step by step and ask questions before each decision.
 
@@ -87,8 +97,8 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
         3 no service, or it went away; 4 the decisions are not those of the recording; 130 interrupted.
         """
         from flide_agent.replay import reading
-        from flide_agent.replay.command import Options, run
         from flide_agent.replay.load import Rate
+        from flide_agent.replay.outputs import Options
 
         if mode not in reading.MODES:
             raise typer.BadParameter(f"{mode!r} is none of {', '.join(reading.MODES)}", param_hint="--mode")
@@ -112,6 +122,10 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
                 raise typer.BadParameter(hint, param_hint="--compare")
         if compare is not None and compare != "no-cache" and not compare.startswith(("http://", "https://")):
             raise typer.BadParameter(f"{compare!r} is neither a URL nor no-cache", param_hint="--compare")
+        if list_ and dry_run:
+            raise typer.BadParameter("give one of --list and --dry-run", param_hint="--dry-run")
+        if resume is not None and (json_ is not None or list_ or dry_run):
+            raise typer.BadParameter("adds to the file it names; leave --json, --list and --dry-run out", param_hint="--resume")
         try:
             pace = Rate.parse(rate) if rate is not None else None
         except ValueError as e:
@@ -120,8 +134,14 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
         given = Options(
             files, settings(**local), url, api_key, questions, mode, limit, wanted, json_, keep, labels=labels, html=html,
             failures=failures, record=record, verify=verify, tolerance=tolerance, agents=agents, rate=pace, warm=warm,
-            compare=compare, target_error=target_error,
+            compare=compare, target_error=target_error, every=every, resume=resume,
         )  # fmt: skip
+        if list_:
+            from flide_agent.replay.listing import run
+        elif dry_run:
+            from flide_agent.replay.dry import run
+        else:
+            from flide_agent.replay.command import run
         raise typer.Exit(run(given))
 
     @app.command()

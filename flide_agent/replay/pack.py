@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flide_agent.replay.moments import BEFORE, MOMENTS
 from flide_agent.replay.questions import DEFAULT, Questions, QuestionsError
 
-OWN = ("reference", "map", "threshold", "temperature")
+OWN = ("moment", "reference", "map", "threshold", "temperature")
 """Keys of a question in a pack that are for replay; the service never sees them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a question's answers are read.
+    """When a question is asked, and how its answers are read.
 
+    moment: of each step: "before" the agent speaks, with its message "proposed", "after" the result is there.
     reference: name of the label to compare with, "" for none. map: from the label's value (as text) to an option's name, a
     level's number, or true and false. threshold: of P(yes), or of the probability of the chosen option; None for none.
     temperature: divides the logits before a threshold is looked at.
@@ -28,14 +30,20 @@ class Reading:
     map: dict[str, Any] = field(default_factory=dict)
     threshold: float | None = None
     temperature: float = 1.0
+    moment: str = BEFORE
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """questions: what is asked. readings: for every question how its answers are read."""
+    """questions: what is asked. readings: for every question when it is asked and how its answers are read."""
 
     questions: Questions
     readings: dict[str, Reading]
+
+    @property
+    def moments(self) -> dict[str, str]:
+        """Of every question."""
+        return {name: r.moment for name, r in self.readings.items()}
 
     def calibrated(self, name: str, answer: dict[str, Any]) -> dict[str, float]:
         """Probabilities of an answer's options at the question's temperature; of a noul "true" and "false"."""
@@ -96,7 +104,14 @@ def written(pack: Pack) -> str:
     out: dict[str, Any] = {}
     for name, question in pack.questions.items():
         r = pack.readings[name]
-        own: dict[str, Any] = {"reference": r.reference, "map": r.map, "threshold": r.threshold, "temperature": r.temperature}
+        moment = "" if r.moment == BEFORE else r.moment
+        own: dict[str, Any] = {
+            "moment": moment,
+            "reference": r.reference,
+            "map": r.map,
+            "threshold": r.threshold,
+            "temperature": r.temperature,
+        }
         out[name] = {**question, **{k: v for k, v in own.items() if v not in ("", {}, None)}}
     return json.dumps({"questions": out}, indent=1, ensure_ascii=False) + "\n"
 
@@ -142,6 +157,9 @@ def _parsed(path: Path) -> Any:
 def _reading(question: dict[str, Any], where: str) -> Reading:
     reference, table = question.get("reference", ""), question.get("map", {})
     threshold, temperature = question.get("threshold"), question.get("temperature", 1.0)
+    moment = question.get("moment", BEFORE)
+    if moment not in MOMENTS:
+        raise QuestionsError(f"{where}: moment must be one of {', '.join(MOMENTS)}")
     if not isinstance(reference, str):
         raise QuestionsError(f"{where}: reference must be the name of a label")
     if not isinstance(table, dict):
@@ -150,7 +168,7 @@ def _reading(question: dict[str, Any], where: str) -> Reading:
         raise QuestionsError(f"{where}: threshold must be a number from 0 to 1")
     if not _number(temperature) or not 0 < temperature < 1e6:
         raise QuestionsError(f"{where}: temperature must be a number above 0")
-    return Reading(reference, table, None if threshold is None else float(threshold), float(temperature))
+    return Reading(reference, table, None if threshold is None else float(threshold), float(temperature), moment)
 
 
 def _number(value: object) -> bool:

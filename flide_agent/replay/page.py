@@ -12,14 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from flide_agent.replay.labels import expected
-from flide_agent.replay.messages import action_of
+from flide_agent.replay.decision import Decision, Ended, Event, Started
 from flide_agent.replay.pack import Pack
+from flide_agent.replay.page_run import OpenRun
 from flide_agent.replay.questions import TITLES
-from flide_agent.replay.records import Problem, Run
+from flide_agent.replay.records import Problem
 from flide_agent.replay.report import Totals
 from flide_agent.replay.text import plain
-from flide_agent.replay.walk import Decision, Ended, Event, Started
 
 MOST_TEXT = 64 << 20
 """Characters of histories in one report; later runs keep their figures without texts, and the report says so."""
@@ -40,7 +39,7 @@ class Page:
         self.problems: list[dict[str, Any]] = []
         self.histograms: dict[str, dict[str, Any]] = {name: {} for name in pack.questions}
         self._every, self._seen = 1, 0
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, OpenRun] = {}
         self._out: TextIO | None = None
 
     def __enter__(self) -> Page:
@@ -56,12 +55,10 @@ class Page:
     def take(self, event: Event) -> None:
         """Count one event."""
         if isinstance(event, Started):
-            self._open[id(event.run)] = _Open(event.run)
+            self._open[id(event.run)] = OpenRun(event.run, self.pack)
         elif isinstance(event, Decision):
             self._count(event)
-            opened = self._open[id(event.run)]
-            opened.add(event, self.pack, keep=self.text < MOST_TEXT)
-            self.text += opened.took
+            self.text += self._open[id(event.run)].add(event, keep=self.text < MOST_TEXT)
         elif isinstance(event, Ended):
             self._close(self._open.pop(id(event.run)))
         elif isinstance(event, Problem) and len(self.problems) < MOST_PROBLEMS:
@@ -97,15 +94,16 @@ class Page:
         )
         legend = [str(x) for x in options] if q["type"] == "score" else []
         said = {"title": TITLES.get(name, name), "type": q["type"], "instructions": q.get("instructions", ""), "options": names}
-        return {**said, "legend": legend, "threshold": r.threshold, "temperature": r.temperature, "reference": r.reference}
+        read = {"moment": r.moment, "threshold": r.threshold, "temperature": r.temperature, "reference": r.reference}
+        return {**said, "legend": legend, **read}
 
     def _count(self, d: Decision) -> None:
-        if self._seen % self._every == 0:
+        if d.first and self._seen % self._every == 0:
             self.points.append([d.history_tokens, round(d.milliseconds, 2), d.reused_tokens, d.computed_tokens, int(d.m > 0)])
             if len(self.points) >= MOST_POINTS:
                 del self.points[1::2]
                 self._every *= 2
-        self._seen += 1
+        self._seen += d.first
         for name, answer in d.answers.items():
             bins = self.histograms.setdefault(name, {})
             if answer["type"] == "choice":
@@ -116,9 +114,9 @@ class Page:
                 key = str(max(answer["probabilities"], key=lambda k: answer["probabilities"][k]))
             bins[key] = bins.get(key, 0) + 1
 
-    def _close(self, opened: _Open) -> None:
-        run = opened.run
-        fired = sorted({name for s in opened.steps for name in s["fired"]})
+    def _close(self, opened: OpenRun) -> None:
+        run, steps = opened.run, opened.closed()
+        fired = sorted({name for s in steps for name in s["fired"]})
         entry = {
             "file": run.file,
             "row": run.row,
@@ -128,8 +126,9 @@ class Page:
             "tools": len(run.tools),
         }
         entry = {k: plain(v) if isinstance(v, str) else v for k, v in entry.items()}
-        counted = {"steps": len(opened.steps), "tokens": max((s["tokens"] for s in opened.steps), default=0), "fired": fired}
-        self._data(f"run-{len(self.runs) + 1}", {"messages": opened.messages, "steps": opened.steps})
+        tokens = max((r["tokens"] for s in steps for r in s["requests"]), default=0)
+        counted = {"steps": len(steps), "tokens": tokens, "fired": fired}
+        self._data(f"run-{len(self.runs) + 1}", {"messages": opened.messages, "steps": steps})
         self.runs.append(entry | counted)
 
     def _data(self, name: str, value: Any) -> None:
@@ -140,65 +139,6 @@ class Page:
     def _write(self, text: str) -> None:
         assert self._out is not None
         self._out.write(text)
-
-
-class _Open:
-    """A run that is being replayed: its messages once each, and for each step which of them it saw."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.messages: list[dict[str, str]] = []
-        self.steps: list[dict[str, Any]] = []
-        self.took = 0
-        self._before: list[Any] = []
-        self._places: list[int] = []
-
-    def add(self, d: Decision, pack: Pack, *, keep: bool) -> None:
-        """One decision. keep: whether its texts are kept."""
-        self.took = 0
-        now = d.step.messages
-        same = 0
-        while same < min(len(now), len(self._before)) and (now[same] is self._before[same] or now[same] == self._before[same]):
-            same += 1
-        new = []
-        if keep:
-            for one in now[same:]:
-                new.append(len(self.messages))
-                said = {"role": plain(str(one["role"])), "text": plain(one["content"]), "calls": ""}
-                if one.get("tool_calls"):
-                    said["calls"] = plain(action_of(one))
-                self.took += len(said["text"]) + len(said["calls"])
-                self.messages.append(said)
-        places = self._places[:same] + new
-        gone = len(self._before) - same
-        self._before, self._places = now, places
-        step = {
-            "step": d.step.index,
-            "tokens": d.history_tokens,
-            "m": d.m,
-            "reused": d.reused_tokens,
-            "computed": d.computed_tokens,
-            "reason": d.reason,
-            "ms": round(d.milliseconds, 3),
-            "phases": d.phases,
-            "source": d.step.source,
-            "answers": d.answers,
-            "labels": {k: plain(v) if isinstance(v, str) else v for k, v in d.labels.items()},
-            "right": {name: expected(pack.readings[name], q, d.labels) for name, q in pack.questions.items()},
-            "fired": [name for name, answer in d.answers.items() if name in pack.readings and pack.fires(name, answer)],
-            "action": plain(d.step.action)[:20_000] if keep else "",
-            "new": new,
-            "kept": same,
-            "gone": gone,
-        }
-        if d.other is not None:
-            step["other"] = {
-                "same": d.other.same,
-                "apart": d.other.apart,
-                "ms": round(d.other.milliseconds, 3),
-                "error": plain(d.other.error),
-            }
-        self.steps.append(step)
 
 
 def _asset(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from flide_agent.replay import atif, chat, claude_code, inspect_log, langchain, 
 from flide_agent.replay.files import Document, documents
 from flide_agent.replay.messages import text_field
 from flide_agent.replay.records import Problem, ReadError, Run, Step
+from flide_agent.replay.sources import sources
 from flide_agent.replay.text import Cleaned, line
 from flide_agent.replay.turns import Turns, tools_of
 
@@ -52,6 +53,18 @@ def read(path: Path, mode: str = "as-sent") -> Iterator[Run | Problem]:
         for chain in claude_code.chains(some):
             row += 1
             yield from _told(str(path), None, _claude, chain, name, row, str(path), as_sent, before)
+
+
+def all_runs(arguments: Iterable[Path], mode: str, limit: int | None) -> Iterator[Run | Problem]:
+    """Runs and problems of all that the arguments name, at most `limit` runs."""
+    left = limit
+    for path in sources(arguments):
+        for item in read(path, mode):
+            if isinstance(item, Run):
+                if left == 0:
+                    return
+                left = None if left is None else left - 1
+            yield item
 
 
 def _told(file: str, row: int | None, runs: Callable[..., Iterator[Run]], *arguments: Any) -> Iterator[Run | Problem]:

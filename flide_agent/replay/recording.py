@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from flide_agent.replay.compare import apart
+from flide_agent.replay.decision import Decision
+from flide_agent.replay.moments import BEFORE, PROPOSED
 from flide_agent.replay.pack import Pack
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.text import line
-from flide_agent.replay.walk import Decision
 
 VERSION = 1
 _SHOWN = 20
@@ -33,7 +34,8 @@ def record(d: Decision) -> dict[str, Any]:
         "row": d.run.row,
         "run": d.run.name,
         "step": d.step.index,
-        "history": _digest([d.run.tools, d.step.messages]),
+        "moment": d.moment,
+        "history": _digest([d.run.tools, d.messages, *([d.step.proposed] if d.moment == PROPOSED else [])]),
         "model": d.model,
         "prompt_format": d.prompt_format,
         "answers": d.answers,
@@ -79,7 +81,7 @@ class Verification:
         """Compare one decision with the recorded one of the same place."""
         now = record(d)
         then = self.waiting.get(_place(now), [])
-        where = f"{now['file']}:{now['row']} step {now['step']}"
+        where = _where(_place(now))
         if not then:
             self._drift("new", f"{where}: is not in the recording")
             return
@@ -100,7 +102,7 @@ class Verification:
         """What was recorded and did not come again."""
         for place, left in self.waiting.items():
             for _ in left:
-                self._drift("missing", f"{place[0]}:{place[1]} step {place[3]}: was recorded and did not come again")
+                self._drift("missing", f"{_where(place)}: was recorded and did not come again")
 
     @property
     def drifted(self) -> bool:
@@ -129,7 +131,12 @@ class Verification:
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["file"], row["row"], row["run"], row["step"]
+    return row["file"], row["row"], row["run"], row["step"], row.get("moment", BEFORE)
+
+
+def _where(place: tuple[Any, ...]) -> str:
+    file, row, _, step, moment = place
+    return f"{file}:{row} step {step}" + ("" if moment == BEFORE else f" ({moment})")
 
 
 def _digest(value: Any) -> str:

@@ -20,6 +20,9 @@ class Step:
     labels: what the file itself knows about the step, to compare answers with: `last_failed` (the last command), `next_tool`,
     `security_risk`. Never sent.
     at: when the agent acted, seconds since 1970, where the file says so.
+    proposed: the agent's message, for questions that see it before it is carried out.
+    result: what came back until the agent decided again; empty where the file has nothing, or the run was over.
+    then: labels once the result is there: those of the next step, since its history is this one.
     """
 
     index: int
@@ -28,6 +31,13 @@ class Step:
     action: str
     labels: dict[str, Any] = field(default_factory=dict)
     at: float | None = None
+    proposed: list[Wire] = field(default_factory=list)
+    result: list[Wire] = field(default_factory=list)
+    then: dict[str, Any] = field(default_factory=dict)
+
+    def after(self) -> list[Wire]:
+        """The history with the action and its result: what the step saw, and what came."""
+        return [*self.messages, *self.proposed, *self.result]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import json
 import math
 from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
+from flide_agent.replay.decision import Decision, Event, Started
 from flide_agent.replay.questions import TITLES, Questions
 from flide_agent.replay.records import Problem, Run
 from flide_agent.replay.text import line
-from flide_agent.replay.walk import Decision, Event, Started
 
 UNTRAINED = "untrained: random weights, so these answers mean nothing yet"
 SIZES = ((4096, "under 4k"), (8192, "4k to 8k"), (12288, "8k to 12k"), (math.inf, "over 12k"))
@@ -61,10 +61,11 @@ class Beside:
 
 @dataclass
 class Totals:
-    """Sums over a replay."""
+    """Sums over a replay. A request may decide several moments; tokens, forks and milliseconds are of requests."""
 
     runs: int = 0
     decisions: int = 0
+    requests: int = 0
     reused: int = 0
     computed: int = 0
     untrained: bool = False
@@ -85,18 +86,23 @@ class Totals:
             self.problems.append(event)
         elif isinstance(event, Decision):
             self.decisions += 1
-            self.reused += event.reused_tokens
-            self.computed += event.computed_tokens
             self.untrained = self.untrained or event.untrained
             self.models.add(event.model)
-            self.reasons[event.reason] += 1
-            self.milliseconds.append(event.milliseconds)
-            self.service.append(event.service_milliseconds)
-            size = next(name for most, name in SIZES if event.history_tokens < most)
-            self.by_size.setdefault(f"{'warm' if event.m else 'cold'}, {size}", array("d")).append(event.milliseconds)
-            self.first = min(self.first, event.begun)
-            self.last = max(self.last, event.begun + event.milliseconds / 1000)
-            self.beside.add(event)
+            if event.first:
+                self._add_request(event)
+
+    def _add_request(self, d: Decision) -> None:
+        self.requests += 1
+        self.reused += d.reused_tokens
+        self.computed += d.computed_tokens
+        self.reasons[d.reason] += 1
+        self.milliseconds.append(d.milliseconds)
+        self.service.append(d.service_milliseconds)
+        size = next(name for most, name in SIZES if d.history_tokens < most)
+        self.by_size.setdefault(f"{'warm' if d.m else 'cold'}, {size}", array("d")).append(d.milliseconds)
+        self.first = min(self.first, d.begun)
+        self.last = max(self.last, d.begun + d.milliseconds / 1000)
+        self.beside.add(d)
 
     @property
     def share(self) -> float:
@@ -117,6 +123,7 @@ class Totals:
             "kind": "summary",
             "runs": self.runs,
             "decisions": self.decisions,
+            "requests": self.requests,
             "problems": len(self.problems),
             "computed_tokens": self.computed,
             "computed_without_reuse": self.computed + self.reused,
@@ -135,6 +142,7 @@ class Totals:
         """The summary for people."""
         out = [
             f"{_count(self.decisions, 'decision')} in {_count(self.runs, 'run')}"
+            + (f", {_count(self.requests, 'request')}" if self.requests != self.decisions else "")
             + (f", model {line(', '.join(sorted(self.models)), 80)}" if self.models else "")
         ]
         if self.decisions:
@@ -153,7 +161,7 @@ class Totals:
         if self.beside.asked:
             b = self.beside
             out.append(
-                f"compared  {b.same} of {b.asked} decisions equal to the last bit, at most {b.apart:.3g} apart, {b.failed} not answered"
+                f"compared  {b.same} of {b.asked} requests equal to the last bit, at most {b.apart:.3g} apart, {b.failed} not answered"
             )
             if b.computed:
                 saved = b.computed - b.own_computed  # below 0 where the other side goes on from what this one left there
@@ -180,27 +188,30 @@ def percentiles(values: array[float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Fixed-width columns. narrow leaves out what m already says. then: characters of what the agent did next, 0 for none."""
+    """Fixed-width columns. narrow leaves out what m already says. then: characters of what the agent did next, 0 for none.
+    moments: whether a row says which moment of its step it is about."""
 
     questions: Questions
     narrow: bool = False
     then: int = 0
+    moments: bool = False
 
     @classmethod
-    def fitting(cls, questions: Questions, width: int | None) -> Layout:
+    def fitting(cls, questions: Questions, width: int | None, moments: bool = False) -> Layout:
         """The widest layout for a terminal of so many columns; None is no terminal, where lines may be long."""
-        whole, narrow = cls(questions), cls(questions, narrow=True)
+        whole = cls(questions, moments=moments)
         if width is None:
-            return cls(questions, then=40)
+            return replace(whole, then=40)
         if width < len(whole.header()):
-            return narrow
+            return replace(whole, narrow=True)
         spare = width - len(whole.header()) - 2
-        return cls(questions, then=min(spare, 60) if spare >= 16 else 0)
+        return replace(whole, then=min(spare, 60) if spare >= 16 else 0)
 
     def _columns(self) -> list[tuple[str, int]]:
-        fixed = [("step", 4), ("tokens", 6), ("m", 6), ("reused", 6), ("computed", 8), ("reason", 8)]
+        fixed = [("step", 4), ("moment", 8), ("tokens", 6), ("m", 6), ("reused", 6), ("computed", 8), ("reason", 8)]
         asked = [(line(TITLES.get(name, name), 10), self._width(name)) for name in self.questions]
-        return [c for c in fixed if not (self.narrow and c[0] == "reused")] + asked + [("ms", 7)]
+        left_out = ({"reused"} if self.narrow else set()) | (set() if self.moments else {"moment"})
+        return [c for c in fixed if c[0] not in left_out] + asked + [("ms", 7)]
 
     def _width(self, name: str) -> int:
         return 11 if self.questions[name].get("type") == "choice" else max(5, min(len(TITLES.get(name, name)), 10))
@@ -209,11 +220,11 @@ class Layout:
         return " ".join(title.rjust(width) for title, width in self._columns()) + ("  then" if self.then else "")
 
     def row(self, d: Decision) -> str:
-        tokens = (d.step.index, d.history_tokens, d.m, d.reused_tokens, d.computed_tokens)
-        cells = [*map(str, tokens), line(d.reason, 12)]
-        if self.narrow:
-            del cells[3]
-        cells += [cell(d.answers.get(name)) for name in self.questions] + [f"{d.milliseconds:.1f}"]
+        # What one request decides at several moments, it costs once.
+        cost = (d.computed_tokens, line(d.reason, 12), f"{d.milliseconds:.1f}") if d.first else ('"', '"', '"')
+        cells = [str(d.step.index), *([d.moment] if self.moments else []), str(d.history_tokens), str(d.m)]
+        cells += [] if self.narrow else [str(d.reused_tokens)]
+        cells += [str(cost[0]), cost[1], *(cell(d.answers.get(name)) for name in self.questions), cost[2]]
         row = " ".join(text.rjust(width) for text, (_, width) in zip(cells, self._columns(), strict=True))
         return row + (f"  {line(d.step.action, self.then)}" if self.then else "")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flide_agent.replay.decision import Decision
 from flide_agent.replay.labels import expected
 from flide_agent.replay.pack import Pack, probabilities
 from flide_agent.replay.scoring import Sample, score
-from flide_agent.replay.walk import Decision
 
 MOST = 50_000
 """Labelled answers of a question that are kept; more are counted, not scored."""

@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from flide_agent.replay.questions import Questions
+from flide_agent.replay.decision import Decision, Ended, Event, Started
+from flide_agent.replay.moments import BEFORE
+from flide_agent.replay.pack import Pack
 from flide_agent.replay.records import Problem
 from flide_agent.replay.report import UNTRAINED, Layout, Shown, Totals, heading
 from flide_agent.replay.text import line
-from flide_agent.replay.walk import Decision, Ended, Event, Started
 
 _REASONS = {"append": "green", "repeat": "green", "edit": "yellow", "fork": "yellow", "new": "cyan"}
 
@@ -20,11 +21,12 @@ _REASONS = {"append": "green", "repeat": "green", "edit": "yellow", "fork": "yel
 class Screen:
     """Prints events. Text from files goes through `text.line` and is never read as markup, so it cannot steer the terminal."""
 
-    def __init__(self, console: Console, questions: Questions, files: int, agents: int = 1) -> None:
+    def __init__(self, console: Console, pack: Pack, files: int, agents: int = 1) -> None:
         self.console = console
         self.agents = agents
         self.live = console.is_terminal
-        self.layout = Layout.fitting(questions, console.width if self.live else None)
+        moments = set(pack.moments.values()) != {BEFORE}
+        self.layout = Layout.fitting(pack.questions, console.width if self.live else None, moments)
         self.files = files
         self.seen: dict[str, None] = {}
         self.shown = Shown()
@@ -85,7 +87,7 @@ class Screen:
         self.seen[event.run.file] = None
         name = line(event.run.name or event.run.file.rpartition("/")[2], 30)
         place = f"{len(self.seen)}/{self.files} " if self.files > 1 else ""
-        self.progress.update(self.task, description=f"{place}{name}", total=event.steps, completed=0)
+        self.progress.update(self.task, description=f"{place}{name}", total=event.decisions, completed=0)
         if self.totals.runs > 1:
             self._print("", "")
         self._print(heading(event.run, event.steps), "bold")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
 from flide_agent.replay.messages import action_of, content, message, text_field
@@ -53,7 +54,8 @@ def steps(attempt: dict[str, Any], clean: Cleaned, *, as_sent: bool) -> list[Ste
 
     as_sent: take the prompt that was recorded: `query` of the step, or `messages` of the step before (they are the history
     after that step, so the next prompt). Without it, or where nothing was recorded, the whole history up to the decision.
-    `info`, `edited_files*`, `replay_config`, and a step's `observation` and `state` are never read into a message.
+    `info`, `edited_files*`, `replay_config`, and a step's `observation` and `state` are never read into a message. The closing
+    word on the last step of a run that has ended (the patch, or why it was ended) is no result either.
     """
     raw_history = attempt.get("history") or []
     history = [message(m, f"history[{i}]", clean) for i, m in enumerate(raw_history)]
@@ -62,14 +64,15 @@ def steps(attempt: dict[str, Any], clean: Cleaned, *, as_sent: bool) -> list[Ste
     for k, s in enumerate(trajectory):
         if not isinstance(s, dict):
             raise ReadError(f"trajectory[{k}] is not a step")
+    ended = bool(text_field(attempt.get("info") or {}, "exit_status")) if isinstance(attempt.get("info"), dict) else False
     if not trajectory:
-        return [
-            Step(n, history[:i], "history", action, _labels(action))
-            for n, i in enumerate(agents, 1)
-            for action in (text_field(raw_history[i], "action") or action_of(history[i]),)
-        ]
-    places = _places(trajectory, history, agents)
-    out: list[Step] = []
+        out = []
+        for n, i in enumerate(agents, 1):
+            action = text_field(raw_history[i], "action") or action_of(history[i])
+            out.append(Step(n, history[:i], "history", action, _labels(action), None, [history[i]], _until(history, agents, i)))
+        return _linked(out, ended)
+    places, pairs = _places(trajectory, history, agents)
+    out = []
     for k, s in enumerate(trajectory):
         if _by_the_tool(s):
             continue
@@ -82,8 +85,36 @@ def steps(attempt: dict[str, Any], clean: Cleaned, *, as_sent: bool) -> list[Ste
             key, seen = "history", history[: places[k]]
         else:
             raise ReadError(f"trajectory[{k}] has no query and the file has no history: nothing says what the agent saw")
-        out.append(Step(len(out) + 1, seen, key, text_field(s, "action"), _labels(text_field(s, "action"))))
-    return out
+        action = text_field(s, "action")
+        if k in pairs:
+            proposed, result = history[places[k]], _until(history, agents, places[k])
+        else:  # a failed try, or a file of prompts alone: only the next prompt can tell what came back
+            proposed = {"role": "assistant", "content": content(s.get("response"), f"trajectory[{k}].response", Cleaned())}
+            result = _told_later(_recorded(trajectory, k + 1) if as_sent else None, seen)
+        out.append(Step(len(out) + 1, seen, key, action, _labels(action), None, [proposed], result))
+    return _linked(out, ended)
+
+
+def _until(history: list[Wire], agents: list[int], place: int) -> list[Wire]:
+    """What follows an agent message up to the next one."""
+    return history[place + 1 : next((i for i in agents if i > place), len(history))]
+
+
+def _told_later(recorded: tuple[str, list[Any], str] | None, seen: list[Wire]) -> list[Wire]:
+    """What the next prompt holds beyond what this step saw and said; nothing where that prompt was rewritten."""
+    if recorded is None or len(recorded[1]) < len(seen) + 2:
+        return []
+    later = [message(m, f"{recorded[2]}[{i}]", Cleaned()) for i, m in enumerate(recorded[1])]
+    return later[len(seen) + 1 :] if later[: len(seen)] == seen and later[len(seen)]["role"] == "assistant" else []
+
+
+def _linked(steps: list[Step], ended: bool) -> list[Step]:
+    """The labels of each step as those that the step before has once its result is there."""
+    for one, following in pairwise(steps):
+        one.then.update(following.labels)
+    if steps and ended:
+        steps[-1].result.clear()
+    return steps
 
 
 def _labels(action: str) -> dict[str, str]:
@@ -98,6 +129,8 @@ def _by_the_tool(step: dict[str, Any]) -> bool:
 
 
 def _recorded(trajectory: list[dict[str, Any]], k: int) -> tuple[str, list[Any], str] | None:
+    if k == len(trajectory):
+        return None
     query = trajectory[k].get("query")
     if isinstance(query, list) and query:
         return "query", query, f"trajectory[{k}].query"
@@ -107,8 +140,10 @@ def _recorded(trajectory: list[dict[str, Any]], k: int) -> tuple[str, list[Any],
     return None
 
 
-def _places(trajectory: list[dict[str, Any]], history: list[Wire], agents: list[int]) -> list[int]:
+def _places(trajectory: list[dict[str, Any]], history: list[Wire], agents: list[int]) -> tuple[list[int], dict[int, int]]:
     """For each step the index in the history of its agent message; for a failed try, which is not there, that of the next.
+
+    And the steps that are there: step -> number of its agent message.
 
     The agent messages of the history are a subsequence of the steps: an answer that could not be run (bad format, blocked,
     bash syntax) is asked again and stays in `trajectory` alone. So they are matched by content, in the way that finds most
@@ -128,7 +163,7 @@ def _places(trajectory: list[dict[str, Any]], history: list[Wire], agents: list[
         if k in pairs:
             place = agents[pairs[k]]
         places.append(place)
-    return places[::-1]
+    return places[::-1], pairs
 
 
 def _embed(said: list[str], texts: list[str], observed: Callable[[int, int], int]) -> dict[int, int] | None:

@@ -26,14 +26,20 @@ class Turns:
         self.steps: list[Step] = []
         self._sent: list[Wire] = []
         self._marks: list[str] = []
-        self._failed: bool | None = None
+        self._known: dict[str, Any] = {}
+        """Labels of the history as it stands: of the next step before it acts, and so of the last one after it has."""
+        self._result: list[Wire] | None = None
+        """Of the last step, as long as what comes is its result."""
+        self._proposed: list[Wire] | None = None
 
     def add(self, one: Wire, *, mark: str = "", failed: bool | None = None) -> None:
         """A message that is no decision. failed: whether the command that it reports on failed, where the file says so."""
         self._sent.append(one)
         self._marks.append(mark)
+        if self._result is not None:
+            self._result.append(one)
         if failed is not None:
-            self._failed = bool(self._failed) or failed
+            self._known["last_failed"] = self._known.get("last_failed", False) or failed
 
     def decide(
         self,
@@ -45,9 +51,9 @@ class Turns:
         risk: str = "",
         counts: bool = True,
     ) -> None:
-        """The agent's message. counts: whether it is a decision (a copied one is not)."""
+        """The agent's message. counts: whether it is a decision (a copied one is not; it comes with what the last one led to)."""
         if counts:
-            labels: dict[str, Any] = {} if self._failed is None else {"last_failed": self._failed}
+            labels = self._known
             calls = one.get("tool_calls")
             if calls:
                 labels["next_tool"] = calls[0]["function"]["name"]
@@ -56,30 +62,46 @@ class Turns:
             if risk:
                 labels["security_risk"] = risk
             what = action_of(one) if action is None else action
-            self.steps.append(Step(len(self.steps) + 1, list(self._sent), "history", what, labels, at))
+            self._known, self._result, self._proposed = {}, [], [one]
+            step = Step(len(self.steps) + 1, list(self._sent), "history", what, labels, at,
+                        self._proposed, self._result, self._known)  # fmt: skip
+            self.steps.append(step)
+        else:
+            self._known.clear()
+            self._proposed = None
+            if self._result is not None:
+                self._result.append(one)
         self._sent.append(one)
         self._marks.append(mark)
-        self._failed = None
 
     def join(self, one: Wire) -> None:
         """More of the message that was decided last: one answer of a model, several events."""
-        place = self._last_answer()
-        if place is not None:
-            self._sent[place] = _joined(self._sent[place], one)
+        place = next((i for i in reversed(range(len(self._sent))) if self._sent[i]["role"] == "assistant"), None)
+        if place is None:
+            return
+        joined = _joined(self._sent[place], one)
+        if self._proposed is not None:
+            self._proposed[0] = joined
+        elif self._result is not None:
+            self._result[:] = [joined if m is self._sent[place] else m for m in self._result]
+        self._sent[place] = joined
+
+    def over(self) -> None:
+        """The run has ended: what came back on its last step is the tool's closing word, and no agent saw it."""
+        if self._result is not None:
+            self._result.clear()
+            self._known.clear()
 
     def extend(self, other: Turns, *, counts: bool, join: bool) -> None:
         """Add the messages of another builder. join: its agent message goes on with the one before (lines of one answer)."""
         at = other.steps[-1].at if other.steps else None
         for one in other._sent:
             if one["role"] != "assistant":
-                self.add(one, failed=other._failed)
-            elif join and (place := self._last_answer()) is not None:
-                self._sent[place] = _joined(self._sent[place], one)
+                self.add(one, failed=other._known.get("last_failed"))
+            elif join and any(m["role"] == "assistant" for m in self._sent):
+                self.join(one)
             else:
                 self.decide(one, at=at, counts=counts)
-
-    def _last_answer(self) -> int | None:
-        return next((i for i in reversed(range(len(self._sent))) if self._sent[i]["role"] == "assistant"), None)
 
     def forget(self, marks: set[str]) -> int:
         """Take the messages with these marks out; how many there were. The steps before have seen them."""
@@ -94,8 +116,9 @@ class Turns:
         self._marks.insert(min(max(place, 0), len(self._marks)), "")
 
     def restart(self, keep: int) -> None:
-        """From here on the agent sees the first `keep` messages and what follows."""
+        """From here on the agent sees the first `keep` messages and what follows; that is no result of its last step."""
         del self._sent[keep:], self._marks[keep:]
+        self._result = None
 
     def __len__(self) -> int:
         return len(self._sent)

@@ -9,13 +9,15 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
 
 from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, NotFound, UnexpectedReply, Unreachable
-from flide_agent.replay.compare import Other, Side
+from flide_agent.replay.compare import Side
+from flide_agent.replay.decision import Decision, Ended, Event, Started
+from flide_agent.replay.moments import AFTER, Asked, Plan
 from flide_agent.replay.questions import Questions
 from flide_agent.replay.records import Problem, Run, Step
 from flide_agent.replies import Reply
@@ -30,10 +32,21 @@ class Decides(Protocol):
         *,
         questions: Mapping[str, Mapping[str, Any]],
         messages: Sequence[Mapping[str, Any]] | None = None,
+        candidates: Mapping[str, Any] | None = None,
         tools: Sequence[Any] | None = None,
     ) -> Reply: ...
 
     def delete(self, session: str) -> None: ...
+
+
+class Past(Protocol):
+    """Decisions of an earlier replay. requests: the highest number of a request in it. seconds: how long it had run."""
+
+    requests: int
+    seconds: float
+
+    def take(self, run: Run, step: Step, moment: str) -> Decision | None:
+        """The decision, where it is known; given once. Raises Stopped when it is not about this step as it is now."""
 
 
 class Stopped(Exception):
@@ -44,86 +57,13 @@ class Stopped(Exception):
         self.questions = questions
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The answers at one step and what they cost. Tokens are the served model's; milliseconds are as the caller saw them.
-
-    history_tokens: the trunk, P. m: where the history left what was computed before. computed_tokens: P - m + all branches.
-    labels: what is known of the step, to compare with. phases: milliseconds in each part of the service. begun: seconds since
-    the replay began. other: what the service that it is compared with said.
-    """
-
-    run: Run
-    step: Step
-    session: str
-    answers: dict[str, Any]
-    history_tokens: int
-    m: int
-    reused_tokens: int
-    computed_tokens: int
-    reason: str
-    milliseconds: float
-    service_milliseconds: float
-    model: str
-    untrained: bool
-    labels: dict[str, Any] = field(default_factory=dict)
-    phases: dict[str, float] = field(default_factory=dict)
-    begun: float = 0.0
-    prompt_format: str = ""
-    other: Other | None = None
-
-    def record(self) -> dict[str, Any]:
-        """One line of the JSONL output; the keys are stable."""
-        return {
-            "kind": "decision",
-            "file": self.run.file,
-            "row": self.run.row,
-            "run": self.run.name,
-            "format": self.run.format,
-            "step": self.step.index,
-            "moment": "before",
-            "source": self.step.source,
-            "messages": len(self.step.messages),
-            "history_tokens": self.history_tokens,
-            "m": self.m,
-            "reused_tokens": self.reused_tokens,
-            "computed_tokens": self.computed_tokens,
-            "reason": self.reason,
-            "answers": self.answers,
-            "milliseconds": round(self.milliseconds, 3),
-            "service_milliseconds": round(self.service_milliseconds, 3),
-            "session": self.session,
-            "model": self.model,
-            "untrained": self.untrained,
-            "phases": self.phases,
-            "labels": self.labels,
-            "begun": round(self.begun, 6),
-            **({"other": self.other.record()} if self.other is not None else {}),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A run begins; steps: how many of its steps are asked about."""
-
-    run: Run
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A run is through, or its rest was given up."""
-
-    run: Run
-
-
-Event = Started | Decision | Ended | Problem
 Wait = Callable[[Run, Step], None]
 
 
 @dataclass
 class Walk:
-    """steps: (first, last) step to ask about, from 1, both included; None asks about all.
+    """steps: (first, last) step to ask about, from 1, both included; None asks about all. every: of those each n-th, from the
+    first on. moments: of a question, "before" where it is not named.
 
     wait: called before each question; paces a replay. side: asks the same elsewhere. warm: every run is walked once
     beforehand, unseen. sessions: the ids that were opened, so that whoever owns the service can delete them. Safe to share
@@ -133,18 +73,30 @@ class Walk:
     service: Decides
     questions: Questions
     steps: tuple[int, int | None] = (1, None)
+    every: int = 1
+    moments: Mapping[str, str] = field(default_factory=dict)
     prefix: str = field(default_factory=lambda: f"replay-{uuid.uuid4().hex[:12]}")
     sessions: list[str] = field(default_factory=list)
-    label: Callable[[Run, Step], dict[str, Any]] = lambda run, step: step.labels
+    label: Callable[[Run, Step, str], dict[str, Any]] = lambda run, step, moment: labels_at(step, moment)
     wait: Wait | None = None
     side: Side | None = None
     warm: bool = False
     window: int | None = 64
     """Sessions of finished runs that the service keeps, so that later runs start from what they share; None keeps all."""
     start: float = field(default_factory=time.perf_counter)
+    past: Past | None = None
+    """What an earlier replay was answered; it is not asked again."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _requests: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    plan: Plan = field(init=False)
     _finished: deque[str] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.plan = Plan(self.questions, self.moments)
+        if self.past is not None:
+            self._requests = itertools.count(self.past.requests + 1)
+            self.start -= self.past.seconds
 
     def over(self, found: Iterable[Run | Problem]) -> Iterator[Event]:
         """Every run step by step. A step that is refused ends its run with a Problem; the others go on. Raises Stopped."""
@@ -156,30 +108,45 @@ class Walk:
 
     def one(self, run: Run) -> Iterator[Event]:
         """One run. Raises Stopped."""
-        first, last = self.steps
-        steps = [s for s in run.steps if s.index >= first and (last is None or s.index <= last)]
-        yield Started(run, len(steps))
-        if steps and self.warm:
-            for _ in self._through(run, steps, None):
+        chosen = selected(run.steps, self.steps, self.every)
+        todo: list[tuple[list[Decision], Asked | None]] = []
+        for messages, parts in self.plan.parts(chosen):
+            known = [(p, self.past.take(run, *p) if self.past is not None else None) for p in parts]
+            left = [p for p, decision in known if decision is None]
+            done = [replace(d, labels=self.label(run, *part)) for part, d in known if d is not None]
+            todo.append((done, self.plan.asked(messages, left) if left else None))
+        yield Started(run, len(chosen), sum(len(done) + (len(asked.parts) if asked else 0) for done, asked in todo))
+        if self.warm:
+            for _ in self._through(run, [([], asked) for _, asked in todo], None):
                 pass
-        if steps:
-            yield from self._through(run, steps, self.wait)
+        yield from self._through(run, todo, self.wait)
         yield Ended(run)
 
-    def _through(self, run: Run, steps: list[Step], wait: Wait | None) -> Iterator[Event]:
-        session = f"{self.prefix}-{next(self._numbers)}"
-        self.sessions.append(session)
-        for step in steps:
+    def _through(self, run: Run, todo: list[tuple[list[Decision], Asked | None]], wait: Wait | None) -> Iterator[Event]:
+        session = ""
+        for done, asked in todo:
+            yield from done
+            if asked is None:
+                continue
+            if not session:
+                session = f"{self.prefix}-{next(self._numbers)}"
+                self.sessions.append(session)
             if wait is not None:
-                wait(run, step)
+                wait(run, asked.step)
             try:
-                yield self._decide(run, step, session)
+                yield from self._decide(run, asked, session)
             except FlideError as e:
                 if _hopeless(e):
                     raise Stopped(e.message, isinstance(e, InvalidRequest)) from e
-                rest = f"; its {steps[-1].index - step.index} further steps are left out" if step is not steps[-1] else ""
-                yield Problem(run.file, f"step {step.index} was refused: {e.message}{rest}", run.row)
+                at = asked.step.index
+                left = len({s.index for _, a in todo if a is not None for s, _ in a.parts if s.index > at})
+                rest = f"; its {left} further steps are left out" if left else ""
+                yield Problem(run.file, f"step {at} was refused: {e.message}{rest}", run.row)
                 break
+        if session:
+            self._finish(session)
+
+    def _finish(self, session: str) -> None:
         with self._lock:
             self._finished.append(session)
             old = self._finished.popleft() if self.window is not None and len(self._finished) > self.window else None
@@ -189,17 +156,21 @@ class Walk:
             with suppress(NotFound):  # as in `forget`
                 self.service.delete(old)
 
-    def _decide(self, run: Run, step: Step, session: str) -> Decision:
+    def _decide(self, run: Run, asked: Asked, session: str) -> list[Decision]:
         begun = time.perf_counter()
-        reply = self.service.decide(session, messages=step.messages, questions=self.questions, tools=run.tools or None)
+        # No candidates, no keyword: any service of System One's shape will do then.
+        more = {"candidates": asked.candidates} if asked.candidates else {}
+        reply = self.service.decide(
+            session, messages=asked.messages, questions=asked.questions, tools=run.tools or None, **more
+        )
         milliseconds = 1000 * (time.perf_counter() - begun)
         done = reply.x_session
         if done is None:
             raise UnexpectedReply("the reply has no x_session: is this a flide-agent server?")
-        answers = msgspec.to_builtins(reply.answers)
-        return Decision(
+        answers: dict[str, Any] = msgspec.to_builtins(asked.answers(reply))
+        shared = Decision(
             run=run,
-            step=step,
+            step=asked.step,
             session=session,
             answers=answers,
             history_tokens=done.history_tokens,
@@ -211,12 +182,24 @@ class Walk:
             service_milliseconds=done.latency.total,
             model=reply.model,
             untrained=reply.x_untrained,
-            labels=self.label(run, step),
             phases=msgspec.to_builtins(done.latency),
             begun=begun - self.start,
             prompt_format=reply.x_prompt_format,
-            other=self.side.ask(run, step, self.questions, answers) if self.side is not None else None,
+            other=self.side.ask(run, asked, answers) if self.side is not None else None,
+            request=next(self._requests),
+            questions=self.plan.digest,
         )
+        return [
+            replace(
+                shared,
+                step=step,
+                moment=moment,
+                answers={name: answers[name] for name in self.plan.at[moment] if name in answers},
+                labels=self.label(run, step, moment),
+                first=i == 0,
+            )
+            for i, (step, moment) in enumerate(asked.parts)
+        ]
 
     def forget(self) -> None:
         """Delete the sessions that this walk opened. Raises FlideError."""
@@ -225,8 +208,20 @@ class Walk:
                 self.service.delete(self.sessions.pop())
 
 
+def selected(steps: list[Step], between: tuple[int, int | None], every: int) -> list[Step]:
+    """The steps that are asked about: from the first to the last (None: to the end), each n-th from the first on."""
+    first, last = between
+    return [s for s in steps if s.index >= first and (last is None or s.index <= last) and (s.index - first) % every == 0]
+
+
+def labels_at(step: Step, moment: str) -> dict[str, Any]:
+    """What the file knows of a step at a moment."""
+    return step.then if moment == AFTER else step.labels
+
+
 def _hopeless(error: FlideError) -> bool:
-    """Whether no other step can do better: nobody answers, or the questions themselves are refused."""
+    """Whether no other step can do better: nobody answers, or the questions themselves are refused, or any candidate."""
     if isinstance(error, InvalidRequest):
-        return any("questions" in d.get("loc", ()) for d in error.details)
+        places = [d.get("loc", ()) for d in error.details]
+        return any("questions" in loc or list(loc) == ["body", "x_candidates"] for loc in places)
     return isinstance(error, (Unreachable, DeadlineExceeded, UnexpectedReply)) or error.status in (401, 403, 404, 405)

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from flide_agent.errors import FlideError
-from flide_agent.replies import Choice, Latency, Noul, Reply, Score, StepReply, Usage
+from flide_agent.replies import CandidateReply, Choice, Latency, Noul, Reply, Score, StepReply, Usage
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fix_slugify.traj"
 GRID = 64
 
 
 class CountingService:
-    """Answers everything alike, counts a token for every four characters, and goes on from the longest known beginning.
+    """Answers everything alike (nouls about a candidate otherwise), counts a token for every four characters, and goes on from
+    the longest known beginning.
 
     refuse: the error to raise for a history of so many messages.
     """
@@ -22,6 +23,7 @@ class CountingService:
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[Any], Mapping[str, Any]]] = []
         self.tools: list[Any] = []
+        self.candidates: list[Mapping[str, Any] | None] = []
         self.deleted: list[str] = []
         self.refuse: dict[int, FlideError] = {}
         self.untrained = True
@@ -32,9 +34,11 @@ class CountingService:
         *,
         questions: Mapping[str, Mapping[str, Any]],
         messages: Sequence[Mapping[str, Any]] | None = None,
+        candidates: Mapping[str, Any] | None = None,
         tools: Sequence[Any] | None = None,
     ) -> Reply:
         assert messages is not None
+        self.candidates.append(candidates)
         self.tools.append(tools)
         if len(messages) in self.refuse:
             raise self.refuse[len(messages)]
@@ -46,11 +50,13 @@ class CountingService:
             session, "h", len(self.asked), m, m, trunk - m + 100, "append" if m else "new", trunk, Latency(total=1.0)
         )
         answers = {name: self.answer(q) for name, q in questions.items()}
-        return Reply("counting", answers, Usage(trunk, 0), step, x_untrained=self.untrained)
+        others = {name: self.answer(q, 0.75) for name, q in questions.items()}
+        judged = {name: CandidateReply(others) for name in candidates} if candidates else None
+        return Reply("counting", answers, Usage(trunk, 0), step, judged, x_untrained=self.untrained)
 
-    def answer(self, question: Mapping[str, Any]) -> Noul | Choice | Score:
+    def answer(self, question: Mapping[str, Any], yes: float = 0.25) -> Noul | Choice | Score:
         if question["type"] == "noul":
-            return Noul(0.25)
+            return Noul(yes)
         if question["type"] == "choice":
             return Choice("run", {"run": 0.5, "other": 0.5}, 0.5)
         return Score(1.5, {}, {"0": 1.0}, 0.5)

@@ -1,71 +1,68 @@
-"""A replay around a service that does nothing, in a process of its own: what reading, walking and writing cost.
+"""A replay through the whole service with an engine that computes nothing, in a process of its own.
 
-python null_replay.py ROWS.jsonl REPORT.html     prints {"decisions", "seconds", "peak_bytes"}
+python null_replay.py ROWS.jsonl REPORT.html [options of replay]
+
+Sessions, prompts, store, dispatcher are the real ones; only the forward pass is missing. Prints {"code", "decisions",
+"computed_tokens", "seconds", "cpu_seconds", "base_bytes", "peak_bytes"}: base is the process before the replay begins.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import resource
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "service"))
+
+from null_engine import NullEngine
+
+from flide_agent import default_model, local
+from flide_agent.decide import Served
+from flide_agent.prompts import Prompts
 from flide_agent.replay import command
-from flide_agent.replies import Answer, Choice, Latency, Noul, Reply, Score, StepReply, Usage
 from flide_agent.settings import Settings
 
 
-class NullService:
-    """Answers at once, the same to everything."""
-
-    def __init__(self) -> None:
-        self.decisions = 0
-
-    def decide(
-        self,
-        session: str,
-        *,
-        questions: Mapping[str, Mapping[str, Any]],
-        messages: Sequence[Mapping[str, Any]] | None = None,
-        tools: Sequence[Any] | None = None,
-    ) -> Reply:
-        self.decisions += 1
-        answers: dict[str, Answer] = {}
-        for name, q in questions.items():
-            if q["type"] == "noul":
-                answers[name] = Noul(0.25)
-            elif q["type"] == "choice":
-                answers[name] = Choice("run", {**dict.fromkeys(q["criteria"], 0.1), "run": 0.5}, 0.5)
-            else:
-                answers[name] = Score(1.5, {}, {"0": 0.25, "1": 0.25, "2": 0.5}, 0.5)
-        step = StepReply(session, "h", 1, 64, 64, 100, "append", 164, Latency(total=0.1))
-        return Reply("null", answers, Usage(164, 0), step)
-
-    def delete(self, session: str) -> None:
-        pass
+def memory(field: str) -> int:
+    """Bytes of this process: VmRSS now, VmHWM at most. Not ru_maxrss: it keeps the size of the process that this one was
+    started from (Linux, exec after vfork)."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
 
 
-def main(rows: Path, page: Path) -> None:
-    service = NullService()
+def opened(settings: Settings) -> local.Service:
+    prompts = Prompts.load(default_model.DIRECTORY)
+    engine = NullEngine(prompts.vocab_size, pages=1 << 14, slots=1 << 11)
+    served = Served("null", True, engine.info.max_context, date(2026, 1, 1))
+    return local.Service.around(settings, engine, prompts, served)  # type: ignore[arg-type]
 
-    @contextmanager
-    def given(options: command.Options) -> Iterator[NullService]:
-        yield service
 
-    command._service = given
-    begun = time.perf_counter()
-    code = command.run(command.Options([rows], Settings(), json=str(page.with_suffix(".jsonl")), html=page))
+def main(rows: Path, page: Path, more: dict[str, Any]) -> None:
+    local.Service.open = staticmethod(opened)  # type: ignore[assignment, method-assign]
+    base, begun = memory("VmRSS"), time.perf_counter()
+    out = page.with_suffix(".jsonl")
+    code = command.run(command.Options([rows], Settings(), json=str(out), html=page, **more))
     seconds = time.perf_counter() - begun
-    # Not ru_maxrss: it keeps the size of the process that this one was started from (Linux, exec after vfork).
-    status = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert status is not None
-    peak = 1024 * int(status[1])
-    print(json.dumps({"code": code, "decisions": service.decisions, "seconds": seconds, "peak_bytes": peak}))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    with out.open("rb") as f:
+        f.seek(max(out.stat().st_size - (1 << 16), 0))
+        summary = json.loads(f.read().splitlines()[-1])
+    figures = {
+        "code": code,
+        "decisions": summary["decisions"],
+        "computed_tokens": summary["computed_tokens"],
+        "seconds": seconds,
+    }
+    print(
+        json.dumps(figures | {"cpu_seconds": used.ru_utime + used.ru_stime, "base_bytes": base, "peak_bytes": memory("VmHWM")})
+    )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})

@@ -69,7 +69,7 @@ def test_json_takes_stdout_alone_and_its_keys_are_stable(service: CountingServic
     assert len(decisions) == 3
     assert " ".join(decisions[0]) == (
         "kind file row run format step moment source messages history_tokens m reused_tokens computed_tokens reason answers "
-        "milliseconds service_milliseconds session model untrained phases labels begun"
+        "milliseconds service_milliseconds session model prompt_format untrained phases labels begun request questions"
     )
     assert list(decisions[0]["answers"]) == list(DEFAULT)
     assert decisions[1]["m"] == decisions[0]["history_tokens"] // 64 * 64

@@ -98,12 +98,17 @@ def test_a_label_file_is_laid_over_what_the_format_says(tmp_path: Path) -> None:
     rows = [{"run": "r", "step": 1, "stuck": True}, {"file": "a/b.traj", "row": 2, "step": 1, "labels": {"last_failed": False}}]
     path.write_text("\n".join(map(json.dumps, rows)))
     labels = Labels.load(path)
-    assert labels.of("x/b.traj", 2, "r", 1, {"last_failed": True}) == {"last_failed": False, "stuck": True}
-    assert labels.of("x/b.traj", 3, "", 1, {"last_failed": True}) == {"last_failed": True}
+    assert labels.of("x/b.traj", 2, "r", 1, "before", {"last_failed": True}) == {"last_failed": False, "stuck": True}
+    assert labels.of("x/b.traj", 3, "", 1, "before", {"last_failed": True}) == {"last_failed": True}
     table = tmp_path / "labels.csv"
     table.write_text("run,step,stuck\nr,1,yes\nr,2,\n")
-    assert Labels.load(table).of("f", 1, "r", 1, {}) == {"stuck": "yes"}
-    assert Labels.load(table).of("f", 1, "r", 2, {}) == {}
+    assert Labels.load(table).of("f", 1, "r", 1, "after", {}) == {"stuck": "yes"}
+    assert Labels.load(table).of("f", 1, "r", 2, "after", {}) == {}
+    table.write_text("run,step,moment,stuck\nr,1,after,yes\nr,1,,no\n")
+    assert [Labels.load(table).of("f", 1, "r", 1, m, {})["stuck"] for m in ("before", "after")] == ["no", "yes"]
+    table.write_text("run,step,moment,stuck\nr,1,later,yes\n")
+    with pytest.raises(QuestionsError, match=r"labels.csv:2: moment must be one of before, proposed, after"):
+        Labels.load(table)
     path.write_text('{"step": 1}')
     with pytest.raises(QuestionsError, match=r"labels.jsonl:1: needs a step number"):
         Labels.load(path)

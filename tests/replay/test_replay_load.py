@@ -16,11 +16,13 @@ from flide_agent import cli
 from flide_agent.errors import NotFound, TooLong, Unreachable
 from flide_agent.replay import command
 from flide_agent.replay.compare import Other, apart
+from flide_agent.replay.decision import Decision, Ended, Started
 from flide_agent.replay.load import Pace, Rate, over
+from flide_agent.replay.moments import Asked
 from flide_agent.replay.questions import DEFAULT
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Problem, Run, Step
-from flide_agent.replay.walk import Decision, Ended, Started, Stopped, Walk
+from flide_agent.replay.walk import Stopped, Walk
 
 
 def replay(*arguments: object) -> Any:
@@ -158,10 +160,11 @@ def test_how_far_answers_are_apart() -> None:
 
 
 class Beside:
-    def ask(self, run: Run, step: Step, questions: Any, answers: dict[str, Any]) -> Other:
-        if step.index == 3:
+    def ask(self, run: Run, asked: Asked, answers: dict[str, Any]) -> Other:
+        index = asked.step.index
+        if index == 3:
             return Other({}, 1.0, None, False, 0.0, "it is down")
-        return Other(answers, 50.0, 1000, step.index != 2, 0.125 if step.index == 2 else 0.0)
+        return Other(answers, 50.0, 1000, index != 2, 0.125 if index == 2 else 0.0)
 
 
 def test_what_is_compared_is_counted(service: CountingService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +174,7 @@ def test_what_is_compared_is_counted(service: CountingService, monkeypatch: pyte
     assert (summary["asked"], summary["same"], summary["failed"], summary["apart"]) == (4, 2, 1, 0.125)
     assert summary["computed_tokens"] == 3000
     assert rows(result.stdout)[2]["other"]["error"] == "it is down"
-    assert "2 of 4 decisions equal to the last bit, at most 0.125 apart, 1 not answered" in result.stderr
+    assert "2 of 4 requests equal to the last bit, at most 0.125 apart, 1 not answered" in result.stderr
 
 
 @pytest.mark.parametrize("more", [("--compare", "no-cache", "--url", "http://x"), ("--compare", "ftp://x")])

@@ -25,7 +25,7 @@ EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"doc
 class Wavy(CountingService):
     """Answers that change from step to step."""
 
-    def answer(self, question: Mapping[str, Any]) -> Noul | Choice | Score:
+    def answer(self, question: Mapping[str, Any], yes: float = 0.25) -> Noul | Choice | Score:
         n = len(self.asked) + len(question["instructions"])
         wave = 0.5 + 0.45 * math.sin(n / 9)
         if question["type"] == "noul":
@@ -69,13 +69,51 @@ def test_the_data_of_a_report(wavy: None, tmp_path: Path) -> None:
     assert [r["steps"] for r in summary["runs"]] == [20, 20]
     assert summary["totals"]["decisions"] == 40
     assert len(summary["points"]) == 40
-    assert sum(s["computed"] for s in run["steps"]) * 2 == summary["totals"]["computed_tokens"]
+    assert sum(r["computed"] for s in run["steps"] for r in s["requests"]) * 2 == summary["totals"]["computed_tokens"]
     assert summary["problems"] == [{"file": "no/such", "line": None, "message": "no such file"}]
     assert sum(summary["histograms"]["stuck"].values()) == 40
     assert any("stuck" in s["fired"] for s in run["steps"])
     seen = [i for s in run["steps"] for i in s["new"]]
     assert seen == list(range(len(run["messages"])))  # each message is there once
     assert summary["scores"]["next_tool"]["n"] > 0
+
+
+PACK = {
+    "risky": {"type": "noul", "instructions": "Is it risky?", "moment": "proposed", "threshold": 0.0},
+    "failed": {"type": "noul", "instructions": "Did it fail?", "moment": "after"},
+    "stuck": {"type": "noul", "instructions": "Is it stuck?"},
+}
+
+
+def test_moments_in_a_report(wavy: None, tmp_path: Path, browser: Any) -> None:
+    (tmp_path / "pack.json").write_text(json.dumps(PACK))
+    found = report(tmp_path / "r.html", EXAMPLE, "--steps", "1-4", "--questions", tmp_path / "pack.json")
+    summary, steps = found["summary"], found["run-1"]["steps"]
+    assert [r["moments"] for s in steps for r in s["requests"]] == [
+        ["before", "proposed"],
+        ["after 1", "before", "proposed"],
+        ["after 2", "before", "proposed"],
+        ["after 3", "before", "proposed"],
+        ["after 4"],
+    ]
+    assert all(set(s["answers"]) == set(PACK) for s in steps)
+    assert sum(r["computed"] for s in steps for r in s["requests"]) == summary["totals"]["computed_tokens"]
+    assert (len(summary["points"]), summary["totals"]["requests"], summary["totals"]["decisions"]) == (5, 5, 12)
+    assert [bool(s.get("result")) for s in steps] == [False, False, False, True]
+    opened(browser, tmp_path / "r.html")
+    assert "risky, proposed" in text(browser, "#timeline")
+    assert "after 1, before, proposed: " not in text(browser, "#step")
+    press(browser, "l")
+    assert "after 1, before, proposed: " in text(browser, "#step")
+    assert [r.split()[:2] for r in text(browser, "#step table").splitlines()[1:]] == [
+        ["risky", "proposed"],
+        ["failed", "after"],
+        ["stuck", "before"],
+    ]
+    assert "What came back" not in text(browser, "#step")
+    press(browser, "l", "l")
+    assert "What came back" in text(browser, "#step")
+    quiet(browser)
 
 
 def test_a_report_holds_nothing_that_could_end_its_elements(service: CountingService, tmp_path: Path) -> None:

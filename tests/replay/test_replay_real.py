@@ -14,9 +14,10 @@ from counting_service import EXAMPLE
 from flide_agent.local import LocalService
 from flide_agent.messages import canonical_all
 from flide_agent.questions import parse_questions
+from flide_agent.replay.decision import Decision, Ended, Started
 from flide_agent.replay.questions import DEFAULT
 from flide_agent.replay.reading import read
-from flide_agent.replay.walk import Decision, Ended, Started, Walk
+from flide_agent.replay.walk import Walk
 from flide_agent.settings import Settings
 
 GRID = 64

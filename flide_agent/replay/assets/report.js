@@ -25,6 +25,13 @@ function svg(tag, attributes = {}, text = null) {
   return node;
 }
 const fixed = (x, n = 2) => (x === null || x === undefined ? "n/a" : Number(x).toFixed(n));
+const sum = (some, of) => some.reduce((total, one) => total + of(one), 0);
+const mixed = ids.some((q) => S.questions[q].moment !== "before");
+const title = (q) => S.questions[q].title + (mixed ? `, ${S.questions[q].moment}` : "");
+// Of a step: the history that it is about, and what its requests cost together.
+const tokens = (s) => Math.max(0, ...s.requests.map((r) => r.tokens));
+const reused = (s) => sum(s.requests, (r) => r.reused);
+const computed = (s) => sum(s.requests, (r) => r.computed);
 const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 function nice(top) {
   const base = 10 ** Math.floor(Math.log10(Math.max(top, 1e-9)));
@@ -83,7 +90,7 @@ function timeline(value) {
     plot.append(svg("line", { class: "cursor", y1: 6, y2: h - 18, x1: 0, x2: 0 }));
     steps.forEach((s, i) => {
       const hit = svg("rect", { class: "hit", x: x(i) - wide / 2, y: 0, width: wide, height: h, "data-step": i });
-      hit.append(svg("title", {}, `step ${s.step}, ${s.tokens} tokens\n` + ids.map((q) => `${S.questions[q].title}: ${shown(q, s.answers[q])}`).join("\n")));
+      hit.append(svg("title", {}, `step ${s.step}, ${tokens(s)} tokens\n` + ids.map((q) => `${title(q)}: ${shown(q, s.answers[q])}`).join("\n")));
       hit.addEventListener("click", () => choose(i));
       plot.append(hit);
     });
@@ -109,7 +116,7 @@ function timeline(value) {
       });
     });
     steps.forEach((s, k) => { if (s.labels.last_failed) plot.append(svg("path", { class: "failed", d: `M${x(k) - 4},4 h8 l-4,7 z`, fill: "var(--bad)" })); });
-    box.append(legend([...curves.map((q) => [S.questions[q].title + (S.questions[q].type === "score" ? " (part of its range)" : "") + (S.questions[q].threshold !== null ? `, fires from ${S.questions[q].threshold}` : ""), colour(ids.indexOf(q))]), ["▼ the last command failed (from the file)", "var(--bad)"]]));
+    box.append(legend([...curves.map((q) => [title(q) + (S.questions[q].type === "score" ? " (part of its range)" : "") + (S.questions[q].threshold !== null ? `, fires from ${S.questions[q].threshold}` : ""), colour(ids.indexOf(q))]), ["▼ the last command failed (from the file)", "var(--bad)"]]));
     hits(plot, h);
   }
   for (const q of ids.filter((q) => S.questions[q].type === "choice")) {
@@ -121,28 +128,28 @@ function timeline(value) {
       const p = answer.probabilities[answer.choice];
       plot.append(svg("rect", { class: "band", x: x(k) - wide / 2, y: 6, width: Math.max(wide - 0.5, 0.5), height: 26, fill: colour(options.indexOf(answer.choice)), "fill-opacity": (0.25 + 0.75 * p).toFixed(3) }));
     });
-    box.append(legend([[`${S.questions[q].title}:`, "transparent"], ...options.map((o, i) => [o, colour(i)])]));
+    box.append(legend([[`${title(q)}:`, "transparent"], ...options.map((o, i) => [o, colour(i)])]));
     hits(plot, h);
   }
   {
-    const h = 120, top = nice(Math.max(...steps.map((s) => s.reused + s.computed))), y = (v) => h - 18 - (v / top) * (h - 30);
+    const h = 120, top = nice(Math.max(1, ...steps.map((s) => reused(s) + computed(s)))), y = (v) => h - 18 - (v / top) * (h - 30);
     const plot = frame("reuse", h, (part) => Math.round(part * top).toLocaleString("en"));
     steps.forEach((s, k) => {
       const bar = Math.max(wide - 1, 0.6);
-      plot.append(svg("rect", { class: "reused", x: x(k) - bar / 2, y: y(s.reused), width: bar, height: h - 18 - y(s.reused), fill: "var(--reused)" }));
-      plot.append(svg("rect", { class: "computed", x: x(k) - bar / 2, y: y(s.reused + s.computed), width: bar, height: y(s.reused) - y(s.reused + s.computed), fill: "var(--computed)" }));
+      plot.append(svg("rect", { class: "reused", x: x(k) - bar / 2, y: y(reused(s)), width: bar, height: h - 18 - y(reused(s)), fill: "var(--reused)" }));
+      plot.append(svg("rect", { class: "computed", x: x(k) - bar / 2, y: y(reused(s) + computed(s)), width: bar, height: y(reused(s)) - y(reused(s) + computed(s)), fill: "var(--computed)" }));
     });
     box.append(legend([["tokens reused", "var(--reused)"], ["tokens computed", "var(--computed)"]]));
     hits(plot, h);
   }
   {
-    const h = 100, top = nice(Math.max(...steps.map((s) => Math.max(s.ms, s.other ? s.other.ms : 0)))), y = (v) => h - 18 - (v / top) * (h - 30);
+    const h = 100, top = nice(Math.max(1e-6, ...steps.flatMap((s) => s.requests.map((r) => Math.max(r.ms, r.other ? r.other.ms : 0))))), y = (v) => h - 18 - (v / top) * (h - 30);
     const plot = frame("latency", h, (part) => String(+(part * top).toPrecision(3)));
-    steps.forEach((s, k) => {
-      plot.append(svg("circle", { class: "ms", cx: x(k), cy: y(s.ms), r: Math.min(3, wide / 2 + 1), fill: "var(--c0)" }));
-      if (s.other) plot.append(svg("circle", { class: "other", cx: x(k), cy: y(s.other.ms), r: Math.min(3, wide / 2 + 1), fill: "var(--c1)" }));
-    });
-    box.append(legend([["latency, ms", "var(--c0)"], ...(steps[0].other ? [["the other side, ms", "var(--c1)"]] : [])]));
+    steps.forEach((s, k) => s.requests.forEach((r) => {
+      plot.append(svg("circle", { class: "ms", cx: x(k), cy: y(r.ms), r: Math.min(3, wide / 2 + 1), fill: "var(--c0)" }));
+      if (r.other) plot.append(svg("circle", { class: "other", cx: x(k), cy: y(r.other.ms), r: Math.min(3, wide / 2 + 1), fill: "var(--c1)" }));
+    }));
+    box.append(legend([["latency, ms", "var(--c0)"], ...(steps.some((s) => s.requests.some((r) => r.other)) ? [["the other side, ms", "var(--c1)"]] : [])]));
     hits(plot, h);
   }
 }
@@ -152,10 +159,10 @@ function jumps(steps) {
   box.replaceChildren();
   const to = (text, i) => { if (i >= 0) box.append(el("button", { type: "button", text: `${text}: step ${steps[i].step}`, onclick: () => choose(i) })); };
   for (const q of ids) {
-    to(`first ${S.questions[q].title} over its threshold`, steps.findIndex((s) => s.fired.includes(q)));
+    to(`first ${title(q)} over its threshold`, steps.findIndex((s) => s.fired.includes(q)));
     if (S.questions[q].type === "score" && steps.length) {
       const best = steps.reduce((b, s, i) => (s.answers[q] && s.answers[q].score > steps[b].answers[q].score ? i : b), 0);
-      to(`highest ${S.questions[q].title}`, best);
+      to(`highest ${title(q)}`, best);
     }
   }
   to("first failed command", steps.findIndex((s) => s.labels.last_failed));
@@ -179,7 +186,7 @@ function show(i, step = 0) {
   const list = $("steps");
   list.replaceChildren(...state.value.steps.map((s, k) => {
     const row = el("div", { class: "row", role: "option", id: `row-${k}`, "aria-selected": "false", onclick: () => choose(k) });
-    row.append(el("span", { text: s.step }), el("span", { text: s.tokens }), el("span", { text: s.action.slice(0, 120) || "-" }), el("span", { class: "flag", text: (s.labels.last_failed ? "▼" : "") + (s.fired.length ? "●" : "") }));
+    row.append(el("span", { text: s.step }), el("span", { text: tokens(s) }), el("span", { text: s.action.slice(0, 120) || "-" }), el("span", { class: "flag", text: (s.labels.last_failed ? "▼" : "") + (s.fired.length ? "●" : "") }));
     return row;
   }));
   for (const item of $("runs").children) item.setAttribute("aria-current", String(Number(item.dataset.run) === i));
@@ -207,9 +214,9 @@ function choose(k) {
   }
   const box = $("step");
   box.replaceChildren(el("h2", { text: `Step ${s.step}` }));
-  box.append(el("p", { text: `${s.tokens.toLocaleString("en")} tokens of history, m = ${s.m}, ${s.reused} reused, ${s.computed} computed (${s.reason}), ${fixed(s.ms, 1)} ms: ${Object.entries(s.phases).filter(([k]) => k !== "total").map(([k, v]) => `${k} ${fixed(v, 1)}`).join(", ")}` }));
-  const table = el("table", {}, el("tr", {}, ...["question", "answer", "", "file says"].map((t) => el("th", { text: t }))));
-  for (const q of ids) {
+  for (const r of s.requests) box.append(el("p", { text: `${mixed ? `${r.moments.join(", ")}: ` : ""}${r.tokens.toLocaleString("en")} tokens of history, m = ${r.m}, ${r.reused} reused, ${r.computed} computed (${r.reason}), ${fixed(r.ms, 1)} ms: ${Object.entries(r.phases).filter(([k]) => k !== "total").map(([k, v]) => `${k} ${fixed(v, 1)}`).join(", ")}` }));
+  const table = el("table", {}, el("tr", {}, ...["question", ...(mixed ? ["moment"] : []), "answer", "", "file says"].map((t) => el("th", { text: t }))));
+  for (const q of ids.filter((q) => s.answers[q])) {
     const answer = s.answers[q], fill = el("span", { class: "bar" });
     fill.style.width = `${Math.round(90 * (height(q, answer) || 0))}px`;
     fill.style.background = colour(ids.indexOf(q));
@@ -220,22 +227,26 @@ function choose(k) {
     const told = el("td", { text: right === null || right === undefined ? "" : right });
     if (told.textContent) told.className = top === right ? "right" : "wrong";
     const name = el("td", { text: S.questions[q].title, title: S.questions[q].instructions });
-    table.append(el("tr", {}, name, value, el("td", {}, fill), told));
+    table.append(el("tr", {}, name, ...(mixed ? [el("td", { text: S.questions[q].moment })] : []), value, el("td", {}, fill), told));
   }
   box.append(table);
-  if (s.other) box.append(el("p", { text: s.other.error ? `The other side did not answer: ${s.other.error}` : `The other side: ${s.other.same ? "equal to the last bit" : `at most ${s.other.apart} apart`}, ${fixed(s.other.ms, 1)} ms` }));
-  if (s.action) box.append(el("h3", { text: "What the agent then did (it was not in the question)" }), el("pre", { class: "action", text: s.action }));
+  for (const { other } of s.requests) if (other) box.append(el("p", { text: other.error ? `The other side did not answer: ${other.error}` : `The other side: ${other.same ? "equal to the last bit" : `at most ${other.apart} apart`}, ${fixed(other.ms, 1)} ms` }));
+  const seen = mixed ? "questions at “before” did not see it" : "it was not in the question";
+  if (s.action) box.append(el("h3", { text: `What the agent then did (${seen})` }), el("pre", { class: "action", text: s.action }));
+  if (s.result && s.result.length) box.append(el("h3", { text: "What came back" }), ...s.result.map((m) => message(m, true)));
   box.append(el("h3", { text: s.gone ? `New in the history: ${count(s.new.length, "message")}, in place of ${s.gone} earlier` : `New in the history: ${count(s.new.length, "message")}` }));
   const messages = s.new.map((i) => state.value.messages[i]);
   if (!messages.length) box.append(el("p", { text: S.without_text ? "The report holds no texts of this run: it grew too large." : "Nothing." }));
-  messages.forEach((m, i) => {
-    const d = el("details", {}, el("summary", { text: `${m.role}, ${(m.text.length + m.calls.length).toLocaleString("en")} characters` }));
-    if (messages.length - i <= 6) d.open = true;
-    if (m.text) d.append(el("pre", { text: m.text }));
-    if (m.calls) d.append(el("pre", { class: "action", text: m.calls }));
-    box.append(d);
-  });
+  box.append(...messages.map((m, i) => message(m, messages.length - i <= 6)));
   history.replaceState(null, "", `#run-${state.run + 1}-step-${s.step}`);
+}
+
+function message(m, open) {
+  const d = el("details", {}, el("summary", { text: `${m.role}, ${(m.text.length + m.calls.length).toLocaleString("en")} characters` }));
+  d.open = open;
+  if (m.text) d.append(el("pre", { text: m.text }));
+  if (m.calls) d.append(el("pre", { class: "action", text: m.calls }));
+  return d;
 }
 
 function scatter(label, points, xs, ys, unit, fill) {
@@ -270,7 +281,7 @@ function reliability(q, r) {
     dot.append(svg("title", {}, `${b.n} answers, mean ${fixed(b.mean)}, right ${fixed(b.share)}`));
     plot.append(dot);
   }
-  return el("div", {}, el("h3", { text: `${S.questions[q].title}: how often right, against its probability` }), plot);
+  return el("div", {}, el("h3", { text: `${title(q)}: how often right, against its probability` }), plot);
 }
 
 function overall() {
@@ -281,7 +292,7 @@ function overall() {
   const t = S.totals;
   const range = (i) => (i ? ` [${fixed(i[0])}, ${fixed(i[1])}]` : "");
   box.replaceChildren(el("h2", { text: "Overall" }));
-  const rows = [["decisions", t.decisions.toLocaleString("en")], ["runs", t.runs], ["problems", t.problems], ["tokens computed", t.computed_tokens.toLocaleString("en")], ["tokens without reuse", t.computed_without_reuse.toLocaleString("en")], ["reused", `${(100 * t.reuse).toFixed(1)} %`], ["forks", Object.entries(t.reasons).map((e) => e.join(" ")).join(", ")], ["latency, ms", Object.entries(t.milliseconds).map((e) => e.join(" ")).join(", ")], ["inside the service, ms", Object.entries(t.service_milliseconds).map((e) => e.join(" ")).join(", ")], ["decisions a second", t.decisions_per_second]];
+  const rows = [["decisions", t.decisions.toLocaleString("en")], ["requests", t.requests.toLocaleString("en")], ["runs", t.runs], ["problems", t.problems], ["tokens computed", t.computed_tokens.toLocaleString("en")], ["tokens without reuse", t.computed_without_reuse.toLocaleString("en")], ["reused", `${(100 * t.reuse).toFixed(1)} %`], ["forks", Object.entries(t.reasons).map((e) => e.join(" ")).join(", ")], ["latency, ms", Object.entries(t.milliseconds).map((e) => e.join(" ")).join(", ")], ["inside the service, ms", Object.entries(t.service_milliseconds).map((e) => e.join(" ")).join(", ")], ["decisions a second", t.decisions_per_second]];
   if (t.compared) rows.push(["compared", `${t.compared.same} of ${t.compared.asked} equal to the last bit, at most ${t.compared.apart} apart, ${t.compared.failed} not answered; ${t.compared.own_computed_tokens.toLocaleString("en")} tokens computed here, ${t.compared.computed_tokens.toLocaleString("en")} there; latency there, ms: ${Object.entries(t.compared.milliseconds).map((e) => e.join(" ")).join(", ")}`]);
   box.append(el("table", { id: "totals" }, ...rows.map(([k, v]) => el("tr", {}, el("th", { text: k }), el("td", { text: v })))));
   box.append(el("h3", { text: "Latency by history size" }), el("table", {}, ...Object.entries(t.milliseconds_by_size).map(([k, v]) => el("tr", {}, el("th", { text: k }), el("td", { text: `n ${v.n}, ` + Object.entries(v).filter((e) => e[0] !== "n").map((e) => `${e[0]} ${e[1]}`).join(", ") })))));
@@ -291,14 +302,14 @@ function overall() {
   for (const q of ids) {
     const seen = S.histograms[q] || {}, type = S.questions[q].type;
     const entries = type === "noul" ? Array.from({ length: 20 }, (_, i) => [fixed(i / 20), seen[i] || 0, ids.indexOf(q)]) : S.questions[q].options.map((o, i) => [o, seen[o] || 0, type === "choice" ? i : ids.indexOf(q)]);
-    plots.append(bars(`${S.questions[q].title}: ${type === "noul" ? "P(yes)" : "most probable"}`, entries));
+    plots.append(bars(`${title(q)}: ${type === "noul" ? "P(yes)" : "most probable"}`, entries));
   }
   for (const [q, r] of Object.entries(S.scores)) if (r.reliability) plots.append(reliability(q, r));
   box.append(plots);
   if (S.every > 1) box.append(el("p", { text: `The plots show every ${S.every}th decision.` }));
   if (Object.keys(S.scores).length) {
     const head = ["question", "n", "accuracy", "AUROC", "ECE", "threshold", "error there", "fires"];
-    box.append(el("h3", { text: "Compared with what the files say (95 % intervals over runs)" }), el("table", { id: "scores" }, el("tr", {}, ...head.map((x) => el("th", { text: x }))), ...Object.entries(S.scores).map(([q, r]) => el("tr", {}, ...[S.questions[q].title, r.n, fixed(r.accuracy) + range(r.accuracy_interval), fixed(r.auroc) + range(r.auroc_interval), fixed(r.ece) + range(r.ece_interval), r.threshold ? fixed(r.threshold.value) + range(r.threshold.interval) : "none", r.threshold ? fixed(r.threshold.error) + range(r.threshold.error_interval) : "", r.threshold ? r.threshold.fires : ""].map((x) => el("td", { text: x }))))));
+    box.append(el("h3", { text: "Compared with what the files say (95 % intervals over runs)" }), el("table", { id: "scores" }, el("tr", {}, ...head.map((x) => el("th", { text: x }))), ...Object.entries(S.scores).map(([q, r]) => el("tr", {}, ...[title(q), r.n, fixed(r.accuracy) + range(r.accuracy_interval), fixed(r.auroc) + range(r.auroc_interval), fixed(r.ece) + range(r.ece_interval), r.threshold ? fixed(r.threshold.value) + range(r.threshold.interval) : "none", r.threshold ? fixed(r.threshold.error) + range(r.threshold.error_interval) : "", r.threshold ? r.threshold.fires : ""].map((x) => el("td", { text: x }))))));
   }
   if (S.problems.length) box.append(el("h3", { text: count(S.problems.length, "problem") }), el("table", { id: "problems" }, ...S.problems.map((p) => el("tr", {}, el("td", { text: p.file + (p.line ? `:${p.line}` : "") }), el("td", { text: p.message })))));
   history.replaceState(null, "", "#overall");

@@ -1,0 +1,70 @@
+"""`flide-agent replay --list`: what the files hold, without a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+
+from flide_agent.replay.outputs import Options, output
+from flide_agent.replay.reading import all_runs
+from flide_agent.replay.records import Problem, Run
+from flide_agent.replay.report import Shown, problem_record, write
+from flide_agent.replay.text import line
+
+
+def described(run: Run) -> dict[str, Any]:
+    """One line of JSON for a run. messages, characters: of the history before its last step; results: steps whose result the
+    file has."""
+    last = run.steps[-1].messages if run.steps else []
+    return {
+        "kind": "run",
+        "file": run.file,
+        "row": run.row,
+        "run": run.name,
+        "format": run.format,
+        "steps": len(run.steps),
+        "results": sum(bool(s.result) for s in run.steps),
+        "messages": len(last),
+        "characters": sum(
+            len(m["content"]) + sum(len(c["function"]["arguments"]) for c in m.get("tool_calls", ())) for m in last
+        ),
+        "tools": len(run.tools),
+        "notes": run.notes,
+    }
+
+
+def run(options: Options) -> int:
+    """List runs and problems; returns the exit code, 1 when something could not be read. The JSONL takes stdout when asked to."""
+    console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
+    shown, formats, steps, runs, problems = Shown(), Counter[str](), 0, 0, 0
+    with output(options.json) as out, output(options.failures) as failures:
+        for item in all_runs(options.files, options.mode, options.limit):
+            if isinstance(item, Problem):
+                problems += 1
+                text = shown.say(item)
+                for f in (out, failures):
+                    if f is not None:
+                        write(f, problem_record(item))
+            else:
+                record = described(item)
+                runs, steps = runs + 1, steps + record["steps"]
+                formats[item.format] += 1
+                text = _row(item, record)
+                if out is not None:
+                    write(out, record)
+            if text is not None:
+                console.print(text, soft_wrap=True)
+        counted = ", ".join(f"{name} {n}" for name, n in formats.most_common())
+        console.print(f"{runs} runs, {steps} steps, {problems} problems" + (f" ({line(counted, 200)})" if counted else ""))
+        if out is not None:
+            summary = {"kind": "summary", "runs": runs, "steps": steps, "problems": problems, "formats": dict(formats)}
+            write(out, summary)
+    return 1 if problems else 0
+
+
+def _row(run: Run, record: dict[str, Any]) -> str:
+    place = line(run.file, 160) + (f":{run.row}" if run.row != 1 else "")
+    size = f"{record['steps']:>5} steps  {record['messages']:>5} messages  {record['characters']:>9,} characters"
+    return f"{size}  {run.format:<18} {place} {run.name}".rstrip() + (f"  [{'; '.join(run.notes)}]" if run.notes else "")
