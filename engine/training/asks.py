@@ -160,6 +160,8 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
         return _yes_no(name, view, rng)
     last = view.actions[-1]
     if name == "step_count":
+        if view.partial:
+            return None
         n = len(view.actions)
         level = 0 if n <= 3 else 1 if n <= 8 else 2 if n <= 15 else 3
         levels = tuple(t + rng.choice(("", " commands", " actions")) for t in LEVELS)
@@ -197,7 +199,7 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
             rng,
         )
     edits = [a.edited[0] for a in view.actions if len(a.edited) == 1 and a.edited[0] in a.command]
-    if name != "last_edited_file" or not edits or any(len(a.edited) > 1 for a in view.actions):
+    if name != "last_edited_file" or view.source == "desk" or not edits or any(len(a.edited) > 1 for a in view.actions):
         return None
     seen = {
         word.strip("'\"/") for a in view.actions for word in a.command.split() if word.endswith((".py", ".txt", ".cfg", ".md"))

@@ -46,7 +46,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A run. source: "package", "desk" or "intercode"; interface: which tools it used; tools: their schemas, where there are any."""
+    """A run. source: "package", "desk" or "intercode"; interface: which tools it used; tools: their schemas, where there are any.
+
+    partial: actions before these are not shown, as when an agent forgets the middle of its history."""
 
     source: str
     interface: str
@@ -54,3 +56,4 @@ class Episode:
     actions: tuple[Action, ...]
     root: str = ""
     tools: tuple[dict[str, Any], ...] = field(default=())
+    partial: bool = False

@@ -19,18 +19,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from flide_agent.default_model import DIRECTORY
 from flide_agent.messages import Message, canonical_all
 from flide_agent.prompts import Prompts
-from flide_agent.questions import Choice, Noul, Option, Question, Score
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Problem, Run
-from training.asks import EXCEPTIONS, HOW_MANY, LEVELS, NAMES, WHICH_EXCEPTION, WHICH_FILE, WHICH_PROGRAM, WHICH_TOOL, YES_NO
+from training.asks import NAMES
 from training.held_out_labels import Done, Fact, done, facts, source_of
+from training.held_out_questions import options_of, questions
 from training.pack import BRANCH_TOKENS, LONGEST, Shard
 
 STEPS = 20
@@ -46,12 +45,6 @@ PLANTED = (
 )
 SO_FAR = ("any_file_edited", "ever_failed", "tests_run")
 REPEATS = ("repeated", "looping")
-KIND_TEXTS = {
-    "look": "list a folder, open, read or scroll a file",
-    "search": "search in files or for files",
-    "edit": "create, change, move or delete a file",
-    "run": "run a program, a test or an installation",
-}
 
 
 @dataclass(frozen=True)
@@ -151,41 +144,6 @@ def repeats(chosen: Sequence[Case], chat: bool, rng: random.Random) -> Iterator[
         yield Case(case.step, messages, len(messages), actions, "repeated").judge(chat)
 
 
-def questions(fact: Fact, rng: random.Random, actions: Sequence[Done]) -> Iterator[tuple[str, Question, int, str, str]]:
-    """(name, question, right, truth, test): two wordings of each yes/no question, three orders of each choice."""
-    for name, truth in fact.yes_no.items():
-        kind = YES_NO[name]
-        yes, no = kind.sides[0]
-        yield name, Noul(kind.yes[0], yes, no), 0 if truth else 1, str(truth), "plain"
-        yield name, Noul(rng.choice(kind.no)), 1 if truth else 0, str(truth), "reversed"
-    if fact.steps:
-        level = 0 if fact.steps <= 3 else 1 if fact.steps <= 8 else 2 if fact.steps <= 15 else 3
-        yield "step_count", Score(HOW_MANY[0], LEVELS, LEVELS), level, str(level), "plain"
-    words = {w.strip("'\"/") for a in actions for w in a.text.split() if w.endswith((".py", ".txt", ".cfg", ".md"))}
-    choices = [
-        ("last_program", WHICH_PROGRAM[0], fact.program, {a.program for a in actions}, ("ls", "grep", "python", "edit", "git")),
-        ("exception_type", WHICH_EXCEPTION[0], fact.exception, set(), EXCEPTIONS),
-        ("last_edited_file", WHICH_FILE[0], fact.file, words, ("setup.py", "README.md", "main.py", "utils.py")),
-    ]
-    for name, text, right, seen, common in choices:
-        if not right:
-            continue
-        others = sorted(s for s in seen if s and s != right and right not in s and s not in right)
-        rng.shuffle(others)
-        others += [c for c in common if c != right and c not in others]
-        yield from _orders(name, text, right, "", [Option(o) for o in (right, *others[:3])], rng)
-    if fact.kind:
-        options = [Option(k, t) for k, t in KIND_TEXTS.items()]
-        yield from _orders("last_tool_kind", WHICH_TOOL[0], fact.kind, fact.kind, options, rng)
-
-
-def _orders(name: str, text: str, right: str, truth: str, options: list[Option], rng: random.Random) -> Iterator[Any]:
-    for order in range(3):
-        rng.shuffle(options)
-        place = next(i for i, o in enumerate(options) if o.name == right)
-        yield name, Choice(text, tuple(options)), place, truth, "plain" if order == 0 else "order"
-
-
 def planted(messages: Sequence[Message], rng: random.Random) -> list[Message]:
     """The history with an instruction at the end of every observation."""
     out, acted = [], False
@@ -240,8 +198,8 @@ class Judge:
             asking = random.Random(f"{name}-{case.step}-{case.history}")
             for n, (kind, question, right, truth, how) in enumerate(questions(case.fact, asking, case.actions)):
                 branch = self.prompts.question(question)
-                if len(branch.tokens) > BRANCH_TOKENS:
-                    continue
+                if len(branch.tokens) > BRANCH_TOKENS or (test == "planted" and (kind, truth) == ("empty_output", "True")):
+                    continue  # what was planted is an output where there was none
                 index = self.shard.question(branch.tokens.astype(np.uint16), branch.labels)
                 self.shard.branches.append((number, end, index, right, NAMES.index(kind)))
                 place = len(self.asked)
@@ -249,18 +207,12 @@ class Judge:
                     first[i, n] = place
                 orders.setdefault(kind, place)
                 twin = first[i, n] if test == "planted" else orders[kind] if how == "order" else -1
-                options, told = _options(question), how if test == "plain" else "planted"
+                options, told = options_of(question), how if test == "plain" else "planted"
                 self.asked.append(Asked(source_of(run), name, case.step, kind, truth, told, end, options, case.history, twin))
                 last = max(last, end)
         if last:
             self.shard.trunks.append(trunk.tokens[:last].astype(np.uint16))
             self.shard.sources.append(0)
-
-
-def _options(question: Question) -> tuple[str, ...]:
-    if isinstance(question, Choice):
-        return tuple(o.name for o in question.options)
-    return question.levels if isinstance(question, Score) else ("yes", "no")
 
 
 def gather(paths: Sequence[Path], prompts: Prompts) -> Judge:

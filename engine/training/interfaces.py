@@ -3,182 +3,22 @@
 Each does its work on the real files of a workplace and says what came of it in words that differ from run to run.
 """
 
-# ruff: noqa: E501 - tables of sentences and commands read best a line each
 from __future__ import annotations
 
-import random
-import re
-import shlex
-from dataclasses import dataclass
+import difflib
 from typing import Any
 
-from training.workplace import Workplace
-
-INTERFACES = ("shell", "shell", "windowed", "functions", "editor")
+from training.calls import Call, Calls
 
 Result = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """What is to be run. shell: a bash command, or None when `Tools` does the work of `name` itself."""
-
-    name: str
-    arguments: dict[str, Any]
-    command: str
-    kind: str
-    shell: str | None = None
-
-
-_NOT_FOUND = ("File {path} not found", "Error: {path} does not exist.", "The path {path} does not exist. Please provide a valid path.",
-              "FileNotFoundError: no such file: {path}", "could not open {path}: No such file or directory", "{path}: file not found")  # fmt: skip
-_NO_MATCH = ('No matches found for "{what}" in {path}', "0 results for {what}", "Nothing found for {what}.", "No results.", "")
-_EDITED = ("File updated. Please review the changes and make sure they are correct.", "The file {path} has been edited.", "Edit applied to {path}.",
-           "OK, {path} changed", "Successfully replaced text in {path}", "")  # fmt: skip
-_NO_OLD = ("No replacement was performed: the text does not appear in {path}.", "Error: old text not found in {path}", "Edit failed. The search text was not found in {path}.",
-           "string not found in file {path}; nothing was changed")  # fmt: skip
-_SYNTAX = ("Your proposed edit has introduced new syntax error(s). The edit was NOT applied.\nERRORS:\n- {error}", "Edit rejected, invalid syntax: {error}",
-           "SyntaxError in the new text ({error}). The file was not changed.")  # fmt: skip
-_CREATED = ("File created successfully at: {path}", "[File: {path} (1 lines total)]\n1:", "Created {path}", "wrote {path}", "")
-
-
-class Tools:
-    """The interface of one run. seed decides its wording."""
-
-    def __init__(self, place: Workplace, rng: random.Random, interface: str) -> None:
-        self.place, self.interface = place, interface
-        self._say = {key: rng.choice(some) for key, some in (
-            ("missing", _NOT_FOUND), ("none", _NO_MATCH), ("edited", _EDITED), ("old", _NO_OLD), ("syntax", _SYNTAX), ("created", _CREATED))}  # fmt: skip
-        self._window = rng.choice((40, 60, 100))
-        self._head = rng.choice(
-            (
-                "[File: {path} ({n} lines total)]\n",
-                "Here's the result of running `cat -n` on {path}:\n",
-                "",
-                "{path}, lines {a} to {b} of {n}\n",
-            )
-        )
-        self._number = rng.choice(("{i}:{line}", "{i:6d}\t{line}", "{i}: {line}", "{line}"))
-        self._rejects = rng.random() < 0.5
-        self._absolute = rng.random() < 0.5
-        self._names = rng.choice((("read_file", "list_dir", "search_text", "find_files", "write_file", "replace_text", "run_command"),
-                                  ("view", "ls", "grep_search", "glob", "create_file", "edit_file", "terminal"),
-                                  ("ReadFile", "ListFiles", "Search", "FindFile", "WriteFile", "EditFile", "Shell"),
-                                  ("fs_read", "fs_list", "code_search", "file_search", "fs_write", "apply_edit", "execute")))  # fmt: skip
-        self._editor = rng.choice(("file_editor", "text_editor", "code_editor", "str_edit_tool"))
-        self._bash = rng.choice(("bash", "run", "execute_bash", "shell", "terminal"))
-        self.open_file = ""
-
-    def path(self, path: str) -> str:
-        """How the agent writes a relative path."""
-        return f"{self.place.root}/{path}" if self._absolute else path
-
-    # What the agent wants, as a call of this interface.
-
-    def bash(self, command: str, kind: str) -> Call:
-        name = self._names[6] if self.interface == "functions" else self._bash
-        return Call(name, {"command": command}, command, kind, command)
-
-    def list(self, path: str, rng: random.Random) -> Call:
-        if self.interface == "functions":
-            return self._call(1, "look", path=self.path(path))
-        return self.bash(
-            rng.choice(
-                ("ls {p}", "ls -la {p}", "ls -R {p} | head -40", "tree {p} 2>/dev/null || ls {p}", "ls -l {p}", "ls -1 {p}")
-            ).format(p=self.path(path)),
-            "look",
-        )
-
-    def view(self, path: str, start: int, rng: random.Random) -> Call:
-        shown = self.path(path)
-        if self.interface == "windowed":
-            return Call(
-                "open", {"path": path, "line": start}, f'open "{shown}" {start}' if start > 1 else f"open {shown}", "look"
-            )
-        if self.interface == "functions":
-            return self._call(0, "look", path=shown, start=start, end=start + self._window)
-        if self.interface == "editor" and rng.random() < 0.8:
-            return self._edit_call("look", command="view", path=shown, view_range=[start, start + self._window])
-        end = start + rng.choice((20, 40, 80))
-        command = rng.choice(
-            (
-                "cat {p}",
-                "sed -n '{a},{b}p' {p}",
-                "head -n 50 {p}",
-                "nl -ba {p} | sed -n '{a},{b}p'",
-                "cat -n {p} | head -60",
-                "tail -n 30 {p}",
-            )
-        )
-        return self.bash(command.format(p=shown, a=start, b=end), "look")
-
-    def goto(self, start: int, down: bool) -> Call:
-        return Call(
-            "scroll_down" if down else "goto",
-            {} if down else {"line": start},
-            "scroll_down" if down else f"goto {start}",
-            "look",
-        )
-
-    def search(self, pattern: str, path: str, rng: random.Random) -> Call:
-        shown = self.path(path)
-        if self.interface == "windowed":
-            return Call("search_dir", {"term": pattern, "dir": path}, f'search_dir "{pattern}" {shown}', "search")
-        if self.interface == "functions":
-            return self._call(2, "search", pattern=pattern, path=shown)
-        command = rng.choice(
-            (
-                "grep -rn {q} {p}",
-                "grep -rn {q} {p} --include='*.py'",
-                "grep -rln {q} {p}",
-                "grep -rn {q} {p} | head -20",
-                "grep -in {q} -r {p}",
-            )
-        )
-        return self.bash(command.format(q=shlex.quote(pattern), p=shown), "search")
-
-    def find(self, name: str, path: str, rng: random.Random) -> Call:
-        if self.interface == "windowed":
-            return Call("find_file", {"name": name, "dir": path}, f'find_file "{name}" {self.path(path)}', "search")
-        if self.interface == "functions":
-            return self._call(3, "search", name=name, path=self.path(path))
-        command = rng.choice(
-            ("find {p} -name {q}", "find {p} -type f -name {q} | sort", "find {p} -iname {q} -not -path '*/.git/*'")
-        )
-        return self.bash(command.format(p=self.path(path), q=shlex.quote(name)), "search")
-
-    def write(self, path: str, text: str, rng: random.Random) -> Call:
-        shown = self.path(path)
-        if self.interface == "functions":
-            return self._call(4, "edit", path=shown, content=text)
-        if self.interface == "editor":
-            return self._edit_call("edit", command="create", path=shown, file_text=text)
-        if self.interface == "windowed" and rng.random() < 0.4:
-            return Call("create", {"path": path}, f"create {shown}", "edit")
-        mark = rng.choice(("EOF", "PY", "END"))
-        return self.bash(f"cat > {shown} <<'{mark}'\n{text}{mark}", "edit")
-
-    def replace(self, path: str, old: str, new: str, rng: random.Random) -> Call:
-        """Put `new` in the place of one line's part `old`."""
-        shown = self.path(path)
-        if self.interface == "functions":
-            return self._call(5, "edit", path=shown, old=old, new=new)
-        if self.interface == "editor":
-            return self._edit_call("edit", command="str_replace", path=shown, old_str=old, new_str=new)
-        if self.interface == "windowed":
-            lines = self.place.text(path).splitlines() if (self.place.here / path).is_file() else []
-            at = next((i for i, line in enumerate(lines, 1) if old in line), 1)
-            text = lines[at - 1].replace(old, new) if lines and old in lines[at - 1] else new
-            arguments = {"path": path, "start": at, "end": at, "text": text}
-            return Call("edit", arguments, f"edit {at}:{at}\n{text}\nend_of_edit", "edit")
-        if rng.random() < 0.6:
-            return self.bash(f"sed -i {shlex.quote(f's/{_sed(old)}/{_sed(new)}/')} {shown}", "edit")
-        script = f"from pathlib import Path\np = Path({shown!r})\ns = p.read_text()\nassert {old!r} in s, 'text not found'\np.write_text(s.replace({old!r}, {new!r}, 1))\n"
-        return self.bash(f"python - <<'PY'\n{script}PY", "edit")
-
-    # Doing it.
+class Tools(Calls):
+    """The interface of one run."""
 
     def do(self, call: Call, timeout: float) -> Result:
+        if call.command in self._refused:
+            return 1, self._refused[call.command]
         if call.shell is not None:
             return self.place.run(call.shell, timeout)
         a = call.arguments
@@ -209,17 +49,6 @@ class Tools:
         if operation in ("edit", "str_replace", self._names[5]):
             return self._edit(path, a)
         raise ValueError(f"no tool {call.name} in this interface")
-
-    def _call(self, which: int, kind: str, **arguments: Any) -> Call:
-        name = self._names[which]
-        return Call(name, arguments, f"{name} " + " ".join(f"{k}={v!r}" for k, v in arguments.items()), kind)
-
-    def _edit_call(self, kind: str, **arguments: Any) -> Call:
-        lines = [f"{self._editor} {arguments['command']} {arguments['path']}"]
-        lines += [
-            f"--{k}\n{v}" if isinstance(v, str) else f"--{k} {v}" for k, v in arguments.items() if k not in ("command", "path")
-        ]
-        return Call(self._editor, arguments, "\n".join(lines), kind)
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self.place.root).lstrip("/") or "."
@@ -282,10 +111,14 @@ class Tools:
                 return 1, self._said("syntax", path, error=str(error))
         target.write_text(new, encoding="utf-8")
         said = self._said("edited", path)
+        before, after = text.splitlines(), new.splitlines()
+        at = next((i for i, (x, y) in enumerate(zip(before, after, strict=False)) if x != y), 0)
         if self.interface == "windowed":
             return 0, self._show(path, max(1, int(a["start"]) - 10))[1] + "\n" + said
+        if self._shows == "snippet":
+            said += "\n" + "\n".join(
+                self._number.format(i=i + 1, line=after[i]) for i in range(max(0, at - 4), min(len(after), at + 5))
+            )
+        elif self._shows == "diff":
+            said = "\n".join(difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")) or said
         return 0, said
-
-
-def _sed(text: str) -> str:
-    return re.sub(r"([/&\\.*\[\]^$])", r"\\\1", text)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from training.interfaces import Call
+from training.calls import Call
 
 
 def tests_of(code: int, output: str) -> str:

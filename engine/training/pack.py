@@ -17,7 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -77,12 +77,19 @@ class Packer:
     def __init__(self, prompts: Prompts, rng: random.Random) -> None:
         self.prompts, self.rng = prompts, rng
         self.shard = Shard()
+        self._before: Episode | None = None  # a run that another one's prompt may show as an example
         self.counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
 
     def add(self, episode: Episode, *, forks: int = 12, a_fork: int = 5) -> int:
         """Render the run in a style of its own and ask up to a_fork questions at up to `forks` prefixes. Returns branches added."""
         rng = self.rng
-        rendered = Style(rng, episode).render()
+        shown = episode
+        if len(episode.actions) > 6 and rng.random() < 0.2:
+            first = rng.randrange(1, len(episode.actions) - 3)
+            episode = replace(episode, actions=episode.actions[first:], partial=True)
+        rendered = Style(rng, episode, example=self._before).render()
+        if shown.source == "package":
+            self._before = replace(shown, actions=shown.actions[:8])
         trunk = self.prompts.history(episode.tools, rendered.messages)
         lead = 1 + (1 if episode.tools else 0)  # ends[0] is the frame; block i of a message ends at ends[lead + i]
         ends = [trunk.ends[lead + after - 1] for after in rendered.after]
@@ -92,7 +99,12 @@ class Packer:
         number, added, last = len(self.shard.trunks), [], 0
         for i in sorted(rng.sample(usable, min(forks, len(usable)))):
             view = View(
-                episode.source, episode.actions[: i + 1], rendered.outputs[: i + 1], rendered.cut[: i + 1], rendered.shows_code
+                episode.source,
+                episode.actions[: i + 1],
+                rendered.outputs[: i + 1],
+                rendered.cut[: i + 1],
+                rendered.shows_code,
+                episode.partial,
             )
             asked = 0
             for name in rng.sample(asks.NAMES, len(asks.NAMES)):

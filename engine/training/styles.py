@@ -7,10 +7,10 @@ import random
 from dataclasses import dataclass
 
 from flide_agent.messages import Message, ToolCall
-from training import wording
+from training import phrases, prompting, wording
 from training.facts import Action, Episode
 
-FORMATS = ("fence", "mini", "calls", "blocks", "dollar", "xml", "react", "json")
+FORMATS = ("fence", "mini", "calls", "blocks", "dollar", "xml", "react", "json", "screen", "action")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,14 @@ class Rendered:
 
 
 class Style:
-    """How one framework words things."""
+    """How one framework words things. example: another run that the prompt may show."""
 
-    def __init__(self, rng: random.Random, episode: Episode, form: str | None = None) -> None:
-        self.rng, self.episode = rng, episode
+    def __init__(self, rng: random.Random, episode: Episode, form: str | None = None, example: Episode | None = None) -> None:
+        self.rng, self.episode, self.example = rng, episode, example
         if form is None:
-            form = rng.choice(("calls", "calls", "blocks", "react")) if episode.source == "desk" else rng.choice(FORMATS)
+            form = (
+                rng.choice(("calls", "calls", "blocks", "react", "action")) if episode.source == "desk" else rng.choice(FORMATS)
+            )
         self.form = form
         self.code = form == "mini" or (rng.choice((True, False, False)) and episode.source != "desk")
         self.code_text = rng.choice(
@@ -64,12 +66,23 @@ class Style:
         self.indent = rng.choice((None, 2))
         self.talks = episode.source == "desk" and rng.random() < 0.7
         self.named = rng.random() < 0.5
+        self.planted = rng.choice((0.1, 0.4, 1.0)) if rng.random() < 0.2 else 0.0
         self.open = "n/a"
+        self.prompt = rng.choice(("root@box:/app#", "user@host:~$", "dev@container:{d}$", "[agent]$", "sh-5.2$"))
+        self.prompt = self.prompt.format(d=episode.root or "/")
+        self.keys = rng.choice((("thought", "tool", "args"), ("reasoning", "action", "parameters"), ("plan", "name", "input")))
 
     def render(self) -> Rendered:
         rng, e = self.rng, self.episode
         system = rng.choice(wording.SYSTEM) + (rng.choice(wording.RULES) if e.source != "desk" else "")
+        long = e.source != "desk"
+        if long and rng.random() < 0.35:
+            system += "\n\n" + prompting.manual(rng, e)
+        shown = prompting.example(rng, self.example) if self.example is not None and long and rng.random() < 0.25 else ""
+        if shown and rng.random() < 0.5:
+            system, shown = f"{system}\n\n{shown}", ""
         messages = [Message("system", system)] if system.strip() else []
+        messages += [Message("user", shown)] if shown else []
         messages.append(Message("user", e.task))
         after: list[int] = []
         outputs: list[str | None] = []
@@ -99,6 +112,12 @@ class Style:
         if self.form == "xml":
             parameters = "\n".join(f"<parameter={k}>{v}</parameter>" for k, v in action.arguments.items())
             return Message("assistant", f"{text}\n\n<function={action.name}>\n{parameters}\n</function>".strip())
+        if self.form == "screen":
+            keys = {"analysis": text, "commands": [{"keystrokes": action.command + "\n", "wait": 0.1}]}
+            return Message("assistant", json.dumps(keys, ensure_ascii=False, indent=self.indent))
+        if self.form == "action":
+            values = dict(zip(self.keys, (text, action.name, action.arguments), strict=True))
+            return Message("assistant", json.dumps(values, ensure_ascii=False, indent=self.indent))
         if self.form == "react":
             shown = (
                 action.command
@@ -122,6 +141,8 @@ class Style:
         if shown is None:
             output = self.elided.format(n=output.count("\n") + 1)
         text = self._text(action, output)
+        if output.strip() and self.rng.random() < self.planted:
+            text += "\n" + phrases.planted(self.rng)
         if self.form in ("calls", "blocks", "json"):
             return Message("tool", text, action.name if self.named else "", (), call_id)
         return Message("user", text)
@@ -139,11 +160,13 @@ class Style:
         text = output or self.empty
         if self.form == "blocks" and action.failed and not self.code and self.episode.source != "package":
             text = f"Error: {text}" if not text.startswith("Error") else text
+        said = self.code_text.format(c=action.code)
         if self.code:
-            said = self.code_text.format(c=action.code)
             text = f"{said}\n{text}" if self.code_first else f"{text}\n{said}".lstrip("\n")
         if self.footer:
             if action.name in ("open", "create", "edit") and not action.code and "path" in action.arguments:
                 self.open = f"{self.episode.root}/{action.arguments['path']}"
             text += "\n" + self.footer.format(o=self.open, d=self.episode.root or "/")
-        return self.lead + text if self.form in ("fence", "xml", "react") else text
+        if self.form == "screen":
+            return f"{self.lead}{self.prompt} {action.command}\n{output}\n{self.prompt}" + (f"\n{said}" if self.code else "")
+        return self.lead + text if self.form in ("fence", "xml", "react", "action") else text

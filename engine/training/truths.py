@@ -10,13 +10,20 @@ from training.facts import TRACEBACK, Action
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What can be asked about: the actions up to the last observation, and the outputs as they are shown."""
+    """What can be asked about: the actions up to the last observation, and the outputs as they are shown.
+
+    partial: there were actions before these, so what none of these did may have been done all the same."""
 
     source: str
     actions: Sequence[Action]
     outputs: Sequence[str | None]
     cut: Sequence[bool]
     shows_code: bool
+    partial: bool = False
+
+    def some(self, found: bool) -> bool | None:
+        """`found` in any action of the run: what is not shown may hold it."""
+        return True if found else None if self.partial else False
 
     def failed(self, i: int = -1) -> bool | None:
         """Whether action i failed, None where what is shown does not tell."""
@@ -38,13 +45,13 @@ def traceback(v: View) -> bool | None:
 
 
 def edited(v: View) -> bool | None:
-    if v.source == "intercode":
+    if v.source != "package":  # a desk has records and no files
         return None
-    return any(a.edited for a in v.actions)
+    return v.some(any(a.edited for a in v.actions))
 
 
 def last_edited(v: View) -> bool | None:
-    return None if v.source == "intercode" else bool(v.actions[-1].edited)
+    return bool(v.actions[-1].edited) if v.source == "package" else None
 
 
 def passed(v: View) -> bool | None:
@@ -53,7 +60,7 @@ def passed(v: View) -> bool | None:
 
 
 def tested(v: View) -> bool | None:
-    return any(a.tests for a in v.actions) if v.source == "package" else None
+    return v.some(any(a.tests for a in v.actions)) if v.source == "package" else None
 
 
 def submitted(v: View) -> bool | None:
@@ -73,10 +80,10 @@ def empty(v: View) -> bool | None:
 
 
 def ever_failed(v: View) -> bool | None:
-    told = [v.failed(i) for i in range(len(v.actions))]
-    if None in told or None in v.outputs:
-        return None
-    return any(told)
+    told = [None if v.outputs[i] is None else v.failed(i) for i in range(len(v.actions))]
+    if True in told:
+        return True
+    return None if None in told else v.some(False)
 
 
 def two_failed(v: View) -> bool | None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from training import agent, intercode, service_desk, toys
+from training.calls import Call
 from training.facts import KINDS, Action, Episode
-from training.interfaces import Call
 from training.observed import told
 from training.workplace import Templates, Workplace
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from training import asks, service_desk
+from training import asks, phrases, service_desk
 from training.asks import ask
 from training.facts import Action, Episode
 from training.pack import BRANCH_TOKENS, LONGEST, Packer
@@ -157,3 +158,43 @@ def test_shards_are_the_same_for_a_seed(runs: list[Episode]) -> None:
         made.append(np.concatenate(packer.shard.trunks))
     assert np.array_equal(made[0], made[1])
     assert not np.array_equal(made[0], made[2])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        phrases.missing,
+        phrases.edited,
+        phrases.created,
+        phrases.not_in_file,
+        phrases.bad_syntax,
+        phrases.no_record,
+        phrases.refused,
+    ],
+)
+def test_phrases_are_many_and_can_be_filled(made: Callable[[random.Random], str]) -> None:
+    said = {made(random.Random(seed)).format(path="a.py", what="x", error="bad", x="order 3") for seed in range(200)}
+    assert len(said) > 30
+    assert not any("{" in text.replace('{"success"', "") for text in said)
+
+
+def test_what_was_done_before_a_partial_history_stays_open() -> None:
+    for name, view, truth in (
+        ("any_file_edited", _view(LS), None),
+        ("any_file_edited", _view(EDIT, LS), True),
+        ("ever_failed", _view(LS), None),
+        ("last_command_failed", _view(LS), False),
+        ("step_count", _view(LS), None),
+    ):
+        one = ask(name, replace(view, partial=True), random.Random(0))
+        assert (one is None) == (truth is None), name
+
+
+def test_prompts_may_hold_a_manual_and_another_run(runs: list[Episode]) -> None:
+    found = [Style(random.Random(seed), runs[0], example=runs[1]).render() for seed in range(40)]
+    shown = [any(runs[1].task[:40] in m.content for m in r.messages) for r in found]
+    assert {True, False} == set(shown)
+    lengths = [len(r.messages[0].content) for r in found if r.messages[0].role == "system"]
+    assert max(lengths) > 3 * min(lengths)
+    for rendered in found:
+        assert rendered.messages[rendered.after[0] - 2].role == "assistant"
