@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from flide_engine.segments import GRID
 from training.network import Batch
 
 LENGTHS = (512, 1024, 2048, 4096, 8192)
+
+WIDTH = 128
+"""Tokens of a branch in training: up to 63 of the trunk and a question. The few that are longer would make all rows wider."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -54,6 +58,11 @@ class Data:
                 labels.append(shard["question_labels"])
         return cls(trunks, sources, of, questions, np.concatenate(labels))
 
+    @cached_property
+    def lengths(self) -> Ints:
+        """Tokens of each question."""
+        return np.array([len(q) for q in self.questions], np.int64)
+
     @property
     def tokens(self) -> int:
         return sum(map(len, self.trunks))
@@ -66,15 +75,21 @@ def bucket(length: int) -> int:
 
 def per_trunk(length: int) -> int:
     """Branches that a trunk of a batch of this length has."""
-    return min(24, max(4, length // 192))
+    return min(32, max(4, length // 128))
 
 
 def batch(data: Data, chosen: Sequence[int], length: int, rng: np.random.Generator) -> Batch:
     """The trunks `chosen` with per_trunk(length) branches each, drawn with replacement where there are fewer."""
     n = per_trunk(length)
-    own = [data.of[t] for t in chosen]
+    own = [_narrow(data, data.of[t]) for t in chosen]
     drawn = [b[rng.permutation(len(b))[:n] if len(b) >= n else rng.integers(0, len(b), n)] for b in own]
     return rows(data, chosen, drawn, length)
+
+
+def _narrow(data: Data, branches: Ints) -> Ints:
+    """The branches that fit WIDTH; all of a trunk where none does."""
+    fit = branches[branches[:, 0] % GRID + data.lengths[branches[:, 1]] <= WIDTH]
+    return fit if len(fit) else branches
 
 
 def rows(data: Data, chosen: Sequence[int], branches: Sequence[Ints], length: int) -> Batch:
