@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import httpx
-import msgspec
 
+from flide_agent.deadline import bounded, until
 from flide_agent.errors import FlideError
 from flide_agent.replies import Reply
 from flide_agent.wire import (
@@ -32,6 +32,7 @@ from flide_agent.wire import (
     Tries,
     deadline_header,
     decide_body,
+    encoded,
     failure,
     headers_of,
     open_body,
@@ -58,7 +59,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
-        self._http = httpx.Client(base_url=self.url, headers=headers_of(api_key), transport=transport)
+        self._http = bounded(httpx.Client(base_url=self.url, headers=headers_of(api_key), transport=transport))
 
     def __enter__(self) -> Client:
         return self
@@ -78,14 +79,15 @@ class Client:
         deadline: float | None = None,
         retries: int | None = None,
     ) -> T:
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else encoded(body)
         tries = Tries(self.retries if retries is None else retries, self.timeout if deadline is None else deadline)
         while True:
             try:
                 left = tries.remaining()
-                response = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
+                with until(tries.end):
+                    response = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
                 return read(response, kind)
-            except httpx.TransportError as e:
+            except httpx.RequestError as e:
                 error: FlideError = failure(e, self.url)
             except FlideError as e:
                 error = e
@@ -187,14 +189,17 @@ class AsyncClient:
         deadline: float | None = None,
         retries: int | None = None,
     ) -> T:
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else encoded(body)
         tries = Tries(self.retries if retries is None else retries, self.timeout if deadline is None else deadline)
         while True:
             try:
                 left = tries.remaining()
-                request = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
-                return read(await request, kind)
-            except httpx.TransportError as e:
+                # httpx bounds each read by itself; this bounds them all.
+                async with asyncio.timeout(left):
+                    request = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
+                    response = await request
+                return read(response, kind)
+            except (httpx.RequestError, TimeoutError) as e:
                 error: FlideError = failure(e, self.url)
             except FlideError as e:
                 error = e

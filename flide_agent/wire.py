@@ -12,7 +12,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from flide_agent.errors import DeadlineExceeded, FlideError, UnexpectedReply, Unreachable, from_wire
+from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, UnexpectedReply, Unreachable, from_wire
 
 DEFAULT_URL = "http://127.0.0.1:8321"
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
@@ -59,6 +59,25 @@ def open_body(session: str | None, metadata: Mapping[str, Any] | None, tools: Se
     if tools is not None:
         body["tools"] = tools
     return body
+
+
+def encoded(body: Any) -> bytes:
+    """The body as JSON. Lone surrogates, which UTF-8 has no form for, become U+FFFD. Raises InvalidRequest for what JSON cannot say."""
+    try:
+        try:
+            return msgspec.json.encode(body)
+        except UnicodeEncodeError:
+            return msgspec.json.encode(_well_formed(body))
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise InvalidRequest.at((), f"cannot be written as JSON: {type(e).__name__}") from None
+
+
+def _well_formed(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_well_formed(k): _well_formed(v) for k, v in value.items()}
+    return [_well_formed(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 class Tries:
@@ -112,9 +131,11 @@ def read(response: httpx.Response, kind: type[T]) -> T:
     raise from_wire(response.status_code, body, _retry_after(response.headers))
 
 
-def failure(error: httpx.TransportError, url: str) -> FlideError:
-    if isinstance(error, httpx.TimeoutException):  # every request gets all the time that is left
+def failure(error: httpx.RequestError | TimeoutError, url: str) -> FlideError:
+    if isinstance(error, httpx.TimeoutException | TimeoutError):  # every request gets all the time that is left
         return DeadlineExceeded(f"no answer from {url} within the deadline")
+    if not isinstance(error, httpx.TransportError):  # a body that cannot be decoded, or redirects without end
+        return UnexpectedReply(f"{url}: {type(error).__name__}")
     return Unreachable(f"no answer from {url}: {type(error).__name__}: {error}")
 
 

@@ -1,8 +1,8 @@
 """langchain_flide: decisions about an agent's history for LangChain and LangGraph, on top of flide_agent.client.
 
 Reading order: history (messages as the service reads them), states, questions, responses, identity, connection, decision_model; then the
-parts on top of it: specs and tool; verdicts, policies, asking, guarding, routing, watching (pure, no LangChain agents); memo, calls,
-reviewing, middleware, graph (with hooks and nodes). testing has the fake service.
+parts on top of it: specs and tool; verdicts, policies, asking, guarding, routing, watching (pure, no LangChain agents); reviewing, hearing,
+middleware, firewall, graph (with hooks and nodes). testing has the fake service.
 
 Names load on first use. The middleware and the graph parts need `pip install "flide-agent[langchain]"`.
 """
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from langchain_flide.decision_model import FlideDecisionModel
     from langchain_flide.errors import FlideBlocked
     from langchain_flide.events import FlideEvent
-    from langchain_flide.graph import firewall_tool_node, flide_edge, flide_node, flide_route
+    from langchain_flide.firewall import firewall_tool_node
+    from langchain_flide.graph import flide_edge, flide_node, flide_route
     from langchain_flide.middleware import FlideMiddleware
     from langchain_flide.policies import FailPolicy, GuardPolicy, ModelChoice, ProposedCall, RoutePolicy, Watch
     from langchain_flide.responses import FlideResponse, Reuse
@@ -39,7 +40,7 @@ _HOMES = {
     "RoutePolicy": "policies",
     "Verdict": "verdicts",
     "Watch": "policies",
-    "firewall_tool_node": "graph",
+    "firewall_tool_node": "firewall",
     "flide_edge": "graph",
     "flide_node": "graph",
     "flide_route": "graph",

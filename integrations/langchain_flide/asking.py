@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from langchain_core.runnables import RunnableConfig
+
 from langchain_flide.connection import Inquiry
 from langchain_flide.decision_model import FlideDecisionModel
 from langchain_flide.errors import FlideAuthenticationError, FlideLangChainError
@@ -69,19 +71,19 @@ class Asker:
         self.breaker = Breaker(*breaker)
         self._answered = False
 
-    def ask(self, inquiry: Inquiry) -> FlideResponse | Failure:
+    def ask(self, inquiry: Inquiry, config: RunnableConfig | None = None) -> FlideResponse | Failure:
         if not self.breaker.allows():
             return Failure("unavailable", "circuit open")
         try:
-            return self._good(self.decisions.ask(inquiry, deadline=self.timeout))
+            return self._good(self.decisions.ask(inquiry, config, self.timeout))
         except FlideLangChainError as e:
             return self._bad(e)
 
-    async def aask(self, inquiry: Inquiry) -> FlideResponse | Failure:
+    async def aask(self, inquiry: Inquiry, config: RunnableConfig | None = None) -> FlideResponse | Failure:
         if not self.breaker.allows():
             return Failure("unavailable", "circuit open")
         try:
-            return self._good(await self.decisions.aask(inquiry, deadline=self.timeout))
+            return self._good(await self.decisions.aask(inquiry, config, self.timeout))
         except FlideLangChainError as e:
             return self._bad(e)
 

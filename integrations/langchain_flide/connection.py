@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from flide_agent.client import AsyncClient, Client
 from flide_agent.errors import FlideError
+from flide_agent.replies import Reply
 from langchain_flide.errors import translated
 from langchain_flide.history import History, Wire
 from langchain_flide.identity import anonymous
@@ -59,8 +60,8 @@ class Connection:
         client, (session, call) = self._client(), self._call(inquiry, session)
         try:
             if session is None:
-                return response_of(client.systemone(**call, deadline=deadline))
-            return response_of(client.decide(session, **call, deadline=deadline), _tail(inquiry))
+                return response_of(client.systemone(**call, deadline=deadline), inquiry.questions)
+            return _read(client.decide(session, **call, deadline=deadline), inquiry)
         except FlideError as e:
             raise translated(e, self.url) from None
 
@@ -69,8 +70,8 @@ class Connection:
         client, (session, call) = self._aclient(), self._call(inquiry, session)
         try:
             if session is None:
-                return response_of(await client.systemone(**call, deadline=deadline))
-            return response_of(await client.decide(session, **call, deadline=deadline), _tail(inquiry))
+                return response_of(await client.systemone(**call, deadline=deadline), inquiry.questions)
+            return _read(await client.decide(session, **call, deadline=deadline), inquiry)
         except FlideError as e:
             raise translated(e, self.url) from None
 
@@ -115,5 +116,6 @@ def _candidates(history: History, inquiry: Inquiry) -> dict[str, Any]:
     return found
 
 
-def _tail(inquiry: Inquiry) -> str | None:
-    return TAIL if inquiry.seen.history is not None and inquiry.seen.history.tail else None
+def _read(reply: Reply, inquiry: Inquiry) -> FlideResponse:
+    history = inquiry.seen.history
+    return response_of(reply, inquiry.questions, inquiry.candidates, TAIL if history is not None and history.tail else None)

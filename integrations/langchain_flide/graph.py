@@ -1,35 +1,27 @@
-"""Parts for hand-built LangGraph graphs: a decision node, an edge that reads it, a routing node, a guarded tool node.
+"""Parts for hand-built LangGraph graphs: a decision node, an edge that reads it, a routing node.
 
 Nodes write plain JSON-able dicts, since checkpointers serialise state; edges read state only, so replays take the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal
 
 from langchain_core.decisions import Choice, Question
 from langchain_core.runnables import Runnable, RunnableLambda
-from langchain_core.tools import BaseTool
 
 from langchain_flide.asking import Asker, Failure
 from langchain_flide.connection import Inquiry
 from langchain_flide.decision_model import FlideDecisionModel
 from langchain_flide.errors import FlideQuestionError, FlideServiceError
-from langchain_flide.guarding import Guard
-from langchain_flide.history import Ephemeral, history_of
-from langchain_flide.policies import FailPolicy, GuardPolicy
+from langchain_flide.policies import FailPolicy
 from langchain_flide.questions import certainty, checked, shown
 from langchain_flide.responses import FlideResponse
-from langchain_flide.states import MESSAGES, Seen, read_state
+from langchain_flide.states import MESSAGES, messages_in, read_state
 
 try:
-    from langgraph.prebuilt import ToolNode
-    from langgraph.prebuilt.tool_node import ToolCallRequest
     from langgraph.types import Command, interrupt
-
-    from langchain_flide.calls import CallJudge
-    from langchain_flide.reviewing import settle
 except ImportError as e:
     raise ImportError(f'the graph parts need LangGraph: pip install "flide-agent[langchain]" ({e})') from e
 
@@ -124,51 +116,6 @@ def flide_route(
     return RunnableLambda(lambda state: go(ask.ask(state)), afunc=ago, name="flide_route")
 
 
-def firewall_tool_node(
-    tools: Sequence[BaseTool | Callable[..., Any]],
-    policy: GuardPolicy,
-    *,
-    decisions: FlideDecisionModel | None = None,
-    fail: FailPolicy | None = None,
-    messages_key: str = MESSAGES,
-    ephemeral: Ephemeral | None = None,
-    system: str | None = None,
-) -> ToolNode:
-    """A ToolNode that runs a call only when the policy's verdict lets it. All calls of one message are judged in one dispatch."""
-    if policy.on_block == "end":
-        raise FlideQuestionError("on_block: a tool node cannot end a run; use message or raise")
-    fail = fail or FailPolicy()
-    asker = Asker(decisions or FlideDecisionModel(), fail.timeout, fail.breaker)
-    guard = Guard(policy, fail)
-
-    def inquire(messages: Sequence[Any], asked: dict[str, Any], candidates: dict[str, Any] | None) -> Inquiry:
-        return Inquiry(Seen(history_of(messages, ephemeral, system)), asked, candidates or {})
-
-    calls = CallJudge(guard, asker, inquire, messages_key=messages_key, together=True)
-
-    def wrap(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]) -> Any:
-        if not policy.covers(request.tool_call["name"]):
-            return handler(request)
-        settled = settle(guard, calls.judge(request), request)
-        if not isinstance(settled, ToolCallRequest):
-            return settled
-        if settled is not request and calls.judge(settled).action == "block":
-            return guard.refusal(settled.tool_call)
-        return handler(settled)
-
-    async def awrap(request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Any]]) -> Any:
-        if not policy.covers(request.tool_call["name"]):
-            return await handler(request)
-        settled = settle(guard, await calls.ajudge(request), request)
-        if not isinstance(settled, ToolCallRequest):
-            return settled
-        if settled is not request and (await calls.ajudge(settled)).action == "block":
-            return guard.refusal(settled.tool_call)
-        return await handler(settled)
-
-    return ToolNode(list(tools), wrap_tool_call=wrap, awrap_tool_call=awrap, messages_key=messages_key)
-
-
 class _Asking:
     """Questions about a state's messages."""
 
@@ -186,8 +133,7 @@ class _Asking:
         return await self.asker.aask(self._inquiry(state))
 
     def _inquiry(self, state: Any) -> Inquiry:
-        messages = state[self.messages_key] if isinstance(state, Mapping) else getattr(state, self.messages_key)
-        return Inquiry(read_state({MESSAGES: messages}), self.questions)
+        return Inquiry(read_state({MESSAGES: messages_in(state, self.messages_key)}), self.questions)
 
 
 def _decision(heard: FlideResponse | Failure, least: float | Mapping[str, float], low: LowConfidence) -> dict[str, Any]:

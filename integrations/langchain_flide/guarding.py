@@ -3,65 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langchain_flide.asking import OUTAGES, Failure
-from langchain_flide.errors import FlideBlocked
-from langchain_flide.history import Wire, call_message
+from langchain_flide.history import UNREADABLE, Wire, arguments, call_message
 from langchain_flide.policies import FailPolicy, GuardPolicy, ProposedCall, ruled
 from langchain_flide.responses import FlideResponse
-from langchain_flide.verdicts import Verdict, call_key, stricter, verdict_of
+from langchain_flide.verdicts import Verdict, stricter, verdict_of
 
 Call = Mapping[str, Any]
+Judged = list[tuple[Call, Verdict]]
+Then = Literal["run", "ask", "refuse"]
+"""What a verdict leads to; ask: a person."""
+
+BLOCKED = "flide_blocked"
+"""In `response_metadata` of the message that answers a blocked call: the name of the middleware that blocked it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One call. rule: what the rules say. candidate: its id in the question, None when nothing has to be asked about it."""
+
+    call: Call
+    rule: Verdict
+    candidate: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Docket:
-    """The calls of one message. settled: verdicts that need no answer. open: calls to ask about, by candidate id, with what rules say."""
+    """The calls of one message that the guard judges."""
 
-    settled: dict[str, Verdict] = field(default_factory=dict)
-    open: dict[str, tuple[Call, Verdict]] = field(default_factory=dict)
+    entries: list[Entry]
 
     @property
     def candidates(self) -> dict[str, list[Wire]]:
-        return {key: [call_message(call)] for key, (call, _) in self.open.items()}
+        return {e.candidate: [call_message(e.call)] for e in self.entries if e.candidate is not None}
 
 
 class Guard:
-    """Verdicts under one policy."""
+    """Verdicts under one policy. name: of the middleware or node."""
 
-    def __init__(self, policy: GuardPolicy, fail: FailPolicy) -> None:
-        self.policy, self.fail = policy, fail
+    def __init__(self, policy: GuardPolicy, fail: FailPolicy, name: str) -> None:
+        self.policy, self.fail, self.name = policy, fail, name
+
+    def rule(self, call: Call, state: Mapping[str, Any]) -> Verdict:
+        """What the rules say. They are cheap, so they run again whenever a call is about to."""
+        if arguments(call["args"]) == UNREADABLE:
+            return Verdict(self.fail.refused, "invalid", "arguments that cannot be read")
+        return ruled(self.policy, ProposedCall(call["name"], call["args"], call.get("id"), state))
 
     def docket(self, calls: Sequence[Call], state: Mapping[str, Any]) -> Docket:
         """Rules first: a call that they block is not asked about."""
-        docket = Docket()
+        entries = []
         for i, call in enumerate(calls, 1):
-            if not self.policy.covers(call["name"]):
-                continue
-            verdict = ruled(self.policy, ProposedCall(call["name"], call["args"], call.get("id"), state))
-            if verdict.action == "block":
-                docket.settled[call_key(call)] = verdict
-            else:
-                docket.open[f"call-{i}"] = (call, verdict)
-        return docket
+            if self.policy.covers(call["name"]):
+                rule = self.rule(call, state)
+                settled = rule.action == "block" or not rule.answered
+                entries.append(Entry(call, rule, None if settled else f"call-{i}"))
+        return Docket(entries)
 
-    def verdicts(self, docket: Docket, heard: FlideResponse | Failure | None) -> dict[str, Verdict]:
-        """All verdicts of the message, by call_key. heard: None when nothing had to be asked."""
-        found = dict(docket.settled)
-        for candidate, (call, rule) in docket.open.items():
+    def verdicts(self, docket: Docket, heard: FlideResponse | Failure | None) -> Judged:
+        """The verdict on each call of the docket. heard: None when nothing had to be asked."""
+        found: Judged = []
+        for entry in docket.entries:
+            if entry.candidate is None:
+                found.append((entry.call, entry.rule))
+                continue
             if isinstance(heard, FlideResponse):
-                block_at, review_at = self.policy.thresholds(call["name"])
-                answers = heard.candidates[candidate]
+                block_at, review_at = self.policy.thresholds(entry.call["name"])
+                answers = heard.candidates[entry.candidate]
                 said = verdict_of(
                     answers, self.policy.questions, block_at, review_at, self.policy.min_confidence, heard.answers
                 )
             else:
-                said = self._failed(call, heard)
-            found[call_key(call)] = said if said.action == rule.action == "allow" else stricter(said, rule)
+                said = self._failed(entry.call, heard)
+            found.append((entry.call, stricter(said, entry.rule)))
         return found
 
     def _failed(self, call: Call, heard: Failure | None) -> Verdict:
@@ -72,15 +91,40 @@ class Guard:
             return Verdict(self.fail.refused, heard.status, "the service refused the request")
         return Verdict(self.fail.action(risk), heard.status if heard else "unavailable", f"risk {risk}")
 
+    def then(self, verdict: Verdict, *, late: bool = False, seen: bool = False) -> Then:
+        """What a verdict leads to.
+
+        late: the call was changed after the step in which calls are judged, so HumanInTheLoopMiddleware will not ask about it.
+        seen: a person wrote this very call. That is a review; but what nobody could judge is shown to them as such.
+        """
+        on_review = self.policy.on_review
+        if verdict.action == "allow":
+            return "run"
+        if verdict.action == "block" or on_review == "block":
+            return "refuse"
+        if seen or (late and on_review == "allow"):
+            return "run" if verdict.answered else "ask"
+        return "run" if on_review == "allow" else "ask"
+
     def refusal(self, call: Call) -> ToolMessage:
         """What the model reads in place of a result. No probability: it would invite probing."""
-        if self.policy.on_block == "raise":
-            raise FlideBlocked(f"the call of {call['name']} was blocked", call["name"])
-        return refused(call, self.policy.block_text)
+        return refused(call, self.policy.block_text, {BLOCKED: self.name})
 
 
-def refused(call: Call, text: str) -> ToolMessage:
-    return ToolMessage(text, tool_call_id=call.get("id") or "", name=call["name"], status="error")
+def refused(call: Call, text: str, metadata: dict[str, Any] | None = None) -> ToolMessage:
+    return ToolMessage(
+        text, tool_call_id=call.get("id") or "", name=call["name"], status="error", response_metadata=metadata or {}
+    )
+
+
+def blocked_tool(messages: Sequence[BaseMessage], name: str) -> str | None:
+    """The tool of a call that the guard of this name has just blocked: its answer stands at the end of the history."""
+    for message in reversed(messages):
+        if not isinstance(message, ToolMessage):
+            return None
+        if message.response_metadata.get(BLOCKED) == name:
+            return message.name or ""
+    return None
 
 
 def last_calls(messages: Sequence[BaseMessage]) -> tuple[int, list[Call]]:
@@ -91,3 +135,12 @@ def last_calls(messages: Sequence[BaseMessage]) -> tuple[int, list[Call]]:
             answered = {m.tool_call_id for m in messages[i + 1 :] if isinstance(m, ToolMessage)}
             return i, [call for call in message.tool_calls if call["id"] not in answered]
     return -1, []
+
+
+def before(messages: Sequence[BaseMessage], call: Call) -> Sequence[BaseMessage]:
+    """The history that a call is judged after: up to the last assistant message, if that made it."""
+    for i in range(len(messages) - 1, -1, -1):
+        message = messages[i]
+        if isinstance(message, AIMessage):
+            return messages[:i] if any(made["id"] == call.get("id") for made in message.tool_calls) else messages
+    return messages

@@ -8,8 +8,9 @@ model reads text.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ _MEDIA = frozenset(
 )
 _VOLATILE = frozenset({"id", "index", "cache_control", "extras"})
 FAILED = "(the tool reported an error)"
+UNREADABLE = "(arguments that cannot be written as JSON)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,46 @@ def call_message(call: ToolCall | Mapping[str, Any]) -> Wire:
 
 
 def arguments(args: object) -> str:
-    """A call's arguments as sorted, compact JSON: the same call always reads the same."""
+    """A call's arguments as sorted, compact JSON: the same call always reads the same. UNREADABLE for what has no end."""
     if isinstance(args, str):
         return args
-    return json.dumps(args, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    try:
+        try:
+            return json.dumps(args, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+        except TypeError:  # keys of several types have no order, and some types are no keys of JSON
+            return json.dumps(_orderly(args), ensure_ascii=False, separators=(",", ":"), default=str)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
+def _orderly(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        items = sorted(value.items(), key=lambda item: (str(item[0]), type(item[0]).__name__))
+        return {key if isinstance(key, str | int | float | None) else str(key): _orderly(item) for key, item in items}
+    return [_orderly(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def digest_of(messages: Iterable[BaseMessage]) -> str:
+    """Names the contents of a history, ids of messages aside: 32 hex digits. It does not change on the way through a checkpointer."""
+    h = hashlib.sha256()
+    for message in messages:
+        for part in _contents(message):
+            # Checkpointers replace lone surrogates in the same way.
+            data = part.encode("utf-8", "replace")
+            h.update(len(data).to_bytes(8, "little") + data)
+    return h.hexdigest()[:32]
+
+
+def _contents(message: BaseMessage) -> Iterator[str]:
+    content = message.content
+    yield message.type
+    yield message.name or ""
+    yield content if isinstance(content, str) else arguments(content)
+    if isinstance(message, AIMessage):
+        for call in (*message.tool_calls, *message.invalid_tool_calls):
+            yield from (call["name"] or "", call["id"] or "", arguments(call["args"] or {}))
+    elif isinstance(message, ToolMessage):
+        yield from (message.tool_call_id, message.status)
 
 
 def _calls(message: AIMessage, ordinals: dict[str, str]) -> list[Wire]:

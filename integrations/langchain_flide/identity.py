@@ -19,11 +19,9 @@ def session_of(config: RunnableConfig, session: SessionOf, namespace: str) -> st
     """The session's id: `session` if given, else configurable.flide_session, else one of thread and sub-agent; None without any."""
     if callable(session):
         session = session(config)
-    if session:
-        return session
     configurable: dict[str, Any] = config.get("configurable") or {}
-    if chosen := configurable.get("flide_session"):
-        return str(chosen)
+    if chosen := session or configurable.get("flide_session"):
+        return str(chosen).encode("utf-8", "replace").decode()  # it becomes part of a URL
     thread = configurable.get("thread_id")
     if thread is None:
         return None

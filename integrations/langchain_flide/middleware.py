@@ -1,14 +1,14 @@
 """FlideMiddleware: guard, route and watch for `create_agent`.
 
 Each step has up to two dispatches: before the model call (route and watches) and after it (all proposed calls as candidates). Verdicts are
-kept in private state by call and arguments, so that a resumed run does not ask again. Put it last in the list: it then sees a summarised
-state, its verdicts are there before HumanInTheLoop looks for them, and it judges calls as they run, after edits.
+kept in private state by the contents of call and history, so that a resumed run does not ask again. Put it last in the list: it then sees a
+summarised state, its verdicts are there before HumanInTheLoop looks for them, and it judges calls as they run, after edits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from langchain_core.decisions import Question
 from langchain_core.messages import AIMessage, ToolMessage
@@ -26,7 +26,7 @@ from langchain_flide.questions import checked
 from langchain_flide.responses import FlideResponse
 from langchain_flide.routing import ROUTE, chosen, occasion, route_question
 from langchain_flide.states import Seen
-from langchain_flide.verdicts import Verdict, call_key
+from langchain_flide.verdicts import Verdict
 from langchain_flide.watching import counted, due, fresh_result, read_watches
 
 try:
@@ -43,8 +43,8 @@ try:
     from langchain.chat_models import init_chat_model
     from langgraph.types import Command
 
-    from langchain_flide.calls import CallJudge
-    from langchain_flide.reviewing import settle
+    from langchain_flide.gate import ENDED, Gate, Mode, harmless
+    from langchain_flide.hearing import Hearings
 except ImportError as e:
     raise ImportError(f'the middleware needs LangChain: pip install "flide-agent[langchain]" ({e})') from e
 
@@ -89,7 +89,7 @@ class FlideMiddleware(AgentMiddleware[FlideState, Any, Any]):
         system: str | None = None,
         tool_schemas: Sequence[BaseTool | dict[str, Any]] | None = None,
         ephemeral: Ephemeral | None = None,
-        mode: Literal["enforce", "shadow"] = "enforce",
+        mode: Mode = "enforce",
         fail: FailPolicy | None = None,
         on_decision: OnDecision | None = None,
         name: str = "FlideMiddleware",
@@ -102,7 +102,7 @@ class FlideMiddleware(AgentMiddleware[FlideState, Any, Any]):
         self.system, self.ephemeral = system, ephemeral
         self.tool_schemas = [convert_to_openai_tool(t) for t in tool_schemas] if tool_schemas else None
         self.asker = Asker(decisions or FlideDecisionModel(), fail.timeout, fail.breaker)
-        self.guard = None if guard is None else Guard(guard, fail)
+        self.guard = None if guard is None else Guard(guard, fail, name)
         self.route = route
         self.models: dict[str, Any] = {}
         if route is not None:
@@ -118,7 +118,11 @@ class FlideMiddleware(AgentMiddleware[FlideState, Any, Any]):
         self._guarding = {} if guard is None else checked(guard.questions, "guard.questions")
         if both := set(self._guarding) & set(self._proposed):
             raise ValueError(f"guard and watch both ask {', '.join(sorted(both))}")
-        self._calls = None if self.guard is None else CallJudge(self.guard, self.asker, self._inquiry)
+        self._gate = None
+        if self.guard is not None:
+            hearings = Hearings(self.guard, self.asker, self._inquiry, self._tell_guard)
+            shown = [t["function"]["name"] for t in self.tool_schemas or ()]
+            self._gate = Gate(self.guard, hearings, mode, lambda state: self._mine(state).get("guard", {}), shown)
 
     @property
     def name(self) -> str:
@@ -128,17 +132,24 @@ class FlideMiddleware(AgentMiddleware[FlideState, Any, Any]):
 
     @hook_config(can_jump_to=["end"])
     def before_model(self, state: FlideState, runtime: Runtime[Any]) -> Update:
-        asked, at = self._before_questions(state, runtime)
-        if not asked:
-            return None
-        return self._before_done(state, self.asker.ask(self._inquiry(state["messages"], asked)), asked, at)
+        with harmless(self.mode):
+            if self._gate is not None and (ended := self._gate.after_block(state["messages"])) is not None:
+                return ended
+            asked, at = self._before_questions(state, runtime)
+            if asked:
+                return self._before_done(state, self.asker.ask(self._inquiry(state["messages"], asked)), asked, at)
+        return None
 
     @hook_config(can_jump_to=["end"])
     async def abefore_model(self, state: FlideState, runtime: Runtime[Any]) -> Update:
-        asked, at = self._before_questions(state, runtime)
-        if not asked:
-            return None
-        return self._before_done(state, await self.asker.aask(self._inquiry(state["messages"], asked)), asked, at)
+        with harmless(self.mode):
+            if self._gate is not None and (ended := self._gate.after_block(state["messages"])) is not None:
+                return ended
+            asked, at = self._before_questions(state, runtime)
+            if asked:
+                heard = await self.asker.aask(self._inquiry(state["messages"], asked))
+                return self._before_done(state, heard, asked, at)
+        return None
 
     def _before_questions(self, state: FlideState, runtime: Runtime[Any]) -> tuple[dict[str, Any], str | None]:
         asked = dict(self._before)
@@ -186,10 +197,19 @@ class FlideMiddleware(AgentMiddleware[FlideState, Any, Any]):
     # --- around the model call: the chosen model, no network
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
+        self._check_names(request)
         return handler(self._routed(request))
 
     async def awrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]) -> Any:
+        self._check_names(request)
         return await handler(self._routed(request))
+
+    def _check_names(self, request: ModelRequest[Any]) -> None:
+        if self._gate is not None:
+            self._gate.check_names(
+                t.name if isinstance(t, BaseTool) else str(t.get("name") or t.get("function", {}).get("name"))
+                for t in request.tools
+            )
 
     def _routed(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         label = self._mine(request.state).get("route", {}).get("label")
@@ -199,19 +219,21 @@ class FlideMiddleware(AgentMiddleware[FlideState, Any, Any]):
 
     # --- after the model call: all proposed calls as candidates, one dispatch
 
-    @hook_config(can_jump_to=["end"])
+    @hook_config(can_jump_to=["end", "model"])
     def after_model(self, state: FlideState, runtime: Runtime[Any]) -> Update:
-        docket, inquiry = self._after_plan(state)
-        if docket is None:
-            return None
-        return self._after_done(state, docket, None if inquiry is None else self.asker.ask(inquiry))
+        with harmless(self.mode):
+            docket, inquiry = self._after_plan(state)
+            if docket is not None:
+                return self._after_done(state, docket, None if inquiry is None else self.asker.ask(inquiry))
+        return None
 
-    @hook_config(can_jump_to=["end"])
+    @hook_config(can_jump_to=["end", "model"])
     async def aafter_model(self, state: FlideState, runtime: Runtime[Any]) -> Update:
-        docket, inquiry = self._after_plan(state)
-        if docket is None:
-            return None
-        return self._after_done(state, docket, None if inquiry is None else await self.asker.aask(inquiry))
+        with harmless(self.mode):
+            docket, inquiry = self._after_plan(state)
+            if docket is not None:
+                return self._after_done(state, docket, None if inquiry is None else await self.asker.aask(inquiry))
+        return None
 
     def _after_plan(self, state: FlideState) -> tuple[Docket | None, Inquiry | None]:
         """The calls of the last message, and what to ask about them and about it; None when there is nothing to do or to ask."""
@@ -219,80 +241,44 @@ class FlideMiddleware(AgentMiddleware[FlideState, Any, Any]):
         at, calls = last_calls(messages)
         if at < 0:
             return None, None
-        docket = Docket() if self.guard is None else self.guard.docket(calls, state)
-        candidates, asked = docket.candidates, dict(self._guarding) if docket.open else {}
+        docket = Docket([]) if self.guard is None else self.guard.docket(calls, state)
+        candidates = docket.candidates
+        asked = dict(self._guarding) if candidates else {}
         if self._proposed:
             candidates[MESSAGE] = [wire_message(messages[at])]
             asked |= self._proposed
         if not asked:
-            return (docket if docket.settled else None), None
+            return (docket if docket.entries else None), None
         return docket, self._inquiry(messages[:at], asked, candidates)
 
     def _after_done(self, state: FlideState, docket: Docket, heard: FlideResponse | Failure | None) -> Update:
         parts: dict[str, Any] = {"degraded": isinstance(heard, Failure)}
         ends = None if heard is None else self._watched(state, heard, list(self._proposed), parts, MESSAGE)
-        if self.guard is not None:
-            verdicts = self.guard.verdicts(docket, heard)
-            parts["guard"] = {key: verdict.as_state() for key, verdict in verdicts.items()}
-            _, calls = last_calls(state["messages"])
-            for call in calls:
-                if (verdict := verdicts.get(call_key(call))) is not None:
-                    self._tell_guard(call, verdict, heard)
+        answers = None
+        messages = state["messages"]
+        if self.guard is not None and self._gate is not None:
+            judged = self.guard.verdicts(docket, heard)
+            parts["guard"] = self._gate.as_state(messages, judged)
+            answers = self._gate.all_answered(messages, judged)
+            for call, verdict in judged:
+                self._tell_guard(call, verdict, heard)
         update: dict[str, Any] = {"flide": {self._name: parts}}
-        text = self.watches[ends].message if ends is not None else self._blocked_end(parts.get("guard", {}))
-        if text is not None:
-            # A call without a result would make the thread useless for most models.
-            _, calls = last_calls(state["messages"])
-            update |= {
-                "messages": [*(refused(c, "This call was not run: the run ended.") for c in calls), AIMessage(text)],
-                "jump_to": "end",
-            }
-        return update
-
-    def _blocked_end(self, verdicts: Mapping[str, Any]) -> str | None:
-        if self.guard is None or self.mode == "shadow" or self.guard.policy.on_block != "end":
-            return None
-        return self.guard.policy.block_text if any(v["action"] == "block" for v in verdicts.values()) else None
+        if ends is not None:
+            closing = [refused(call, ENDED) for call in last_calls(messages)[1]]
+            return update | {"messages": [*closing, AIMessage(self.watches[ends].message)], "jump_to": "end"}
+        return update if answers is None else update | {"messages": answers, "jump_to": "model"}
 
     # --- around each tool call: act on the verdict; ask only about calls that nobody judged
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
-        if self.guard is None or self._calls is None or not self.guard.policy.covers(request.tool_call["name"]):
-            return handler(request)
-        verdict = self._remembered(request) or self._heard(request, self._calls.judge(request))
-        if self.mode == "shadow":
-            return handler(request)
-        settled = settle(self.guard, verdict, request)
-        if isinstance(settled, ToolMessage):
-            return settled
-        if settled is not request and self._heard(settled, self._calls.judge(settled)).action == "block":
-            return self.guard.refusal(settled.tool_call)
-        return handler(settled)
+        return handler(request) if self._gate is None else self._gate.wrap(request, handler)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
-        if self.guard is None or self._calls is None or not self.guard.policy.covers(request.tool_call["name"]):
-            return await handler(request)
-        verdict = self._remembered(request) or self._heard(request, await self._calls.ajudge(request))
-        if self.mode == "shadow":
-            return await handler(request)
-        settled = settle(self.guard, verdict, request)
-        if isinstance(settled, ToolMessage):
-            return settled
-        if settled is not request and self._heard(settled, await self._calls.ajudge(settled)).action == "block":
-            return self.guard.refusal(settled.tool_call)
-        return await handler(settled)
-
-    def _remembered(self, request: ToolCallRequest) -> Verdict | None:
-        data = self._mine(request.state).get("guard", {}).get(call_key(request.tool_call))
-        return None if data is None else Verdict.from_state(data)
-
-    def _heard(self, request: ToolCallRequest, verdict: Verdict) -> Verdict:
-        self._tell_guard(request.tool_call, verdict, None)
-        return verdict
+        return await (handler(request) if self._gate is None else self._gate.awrap(request, handler))
 
     # --- shared
 

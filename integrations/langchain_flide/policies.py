@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from langchain_flide.errors import FlideQuestionError
 from langchain_flide.questions import checked
 from langchain_flide.verdicts import Action, Threshold, Thresholds, Verdict, check_threshold, threshold_for
 
+log = logging.getLogger("langchain_flide")
 Risk = Literal["read", "write", "irreversible", "unknown"]
 Moment = Literal["before", "proposed", "result"]
 """before: the history before the agent acts. proposed: with what the agent is about to do. result: when a tool's result has just come."""
@@ -32,7 +34,10 @@ class ProposedCall:
 
 
 Rule = Callable[[ProposedCall], Action | None]
-"""A deterministic check: allow, review, block, or None for no opinion. The model can only make it stricter."""
+"""A deterministic check: allow, review, block, or None for no opinion. The model can only make it stricter.
+
+It runs when a call is judged and again before it runs. One that fails, or says anything else, blocks.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,12 @@ class GuardPolicy:
         if tool in names(self.exempt):
             return False
         return self.tools == "*" or tool in names(self.tools)
+
+    def missing(self, known: Iterable[str]) -> list[str]:
+        """Names in this policy that no tool has: a misspelt one would guard nothing. known: the names that tools have."""
+        given = [*(() if isinstance(self.tools, str) else self.tools), *self.exempt]
+        named = {*(tool for tool in given if isinstance(tool, str)), *self.per_tool, *self.risk}
+        return sorted(named - set(known) - {tool.name for tool in given if not isinstance(tool, str)})
 
     def thresholds(self, tool: str) -> tuple[Thresholds | None, Thresholds | None]:
         own = self.per_tool.get(tool, {})
@@ -182,11 +193,17 @@ def ruled(policy: GuardPolicy, call: ProposedCall) -> Verdict:
     """The strictest of what the rules say."""
     verdict = Verdict("allow", "ok")
     for rule in policy.rules:
-        action = rule(call)
+        action: Any
+        try:
+            action = rule(call)
+        except Exception as e:  # a model may find arguments that a rule does not expect; they must not pass, nor end the run
+            log.error("rule %s failed on a call of %s: %s", _name(rule), call.name, type(e).__name__)
+            action = "block"
         if action is None or action == "allow":
             continue
         if action not in ("review", "block"):
-            raise FlideQuestionError(f"rule {_name(rule)} said {action!r}; it must say allow, review, block or None")
+            log.error("rule %s must say allow, review, block or None, not %r", _name(rule), action)
+            action = "block"
         if verdict.action != "block":
             verdict = Verdict(action, "blocked" if action == "block" else "review", f"rule {_name(rule)}")
     return verdict

@@ -26,6 +26,7 @@ def checked(questions: Mapping[str, Question], at: str = "questions") -> dict[st
 def _wire(at: str, key: Any, question: Any) -> dict[str, Any]:
     if not isinstance(key, str) or not key.strip():
         raise FlideQuestionError(f"{at}: a question's id must be text")
+    _written(at, key)
     if isinstance(question, Box):
         raise FlideQuestionError(f"{at}: unsupported question type box; the types are noul, choice and score")
     if not isinstance(question, Noul | Choice | Score):
@@ -47,12 +48,22 @@ def _wire(at: str, key: Any, question: Any) -> dict[str, Any]:
             raise FlideQuestionError(f"{at}.criteria: a choice has 1 to {MAX_OPTIONS} labels, not {len(question.criteria)}")
         if any(not label.strip() for label in question.criteria):
             raise FlideQuestionError(f"{at}.criteria: a label must not be empty")
+        for label in question.criteria:
+            _written(f"{at}.criteria", label)
     elif not 2 <= len(question.criteria) <= MAX_LEVELS:
         raise FlideQuestionError(f"{at}.criteria: a score has 2 to {MAX_LEVELS} levels, not {len(question.criteria)}")
     elif any(level is None for level in question.criteria):
         raise FlideQuestionError(f"{at}.criteria: a level needs a description")
     wire["criteria"] = question.criteria
     return wire
+
+
+def _written(at: str, name: str) -> None:
+    """Names are keys of the reply: they have to come back as they were sent."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise FlideQuestionError(f"{at}: {name!r} has half a character (a lone surrogate)") from None
 
 
 def _no_media(at: str, value: Any) -> None:
@@ -64,6 +75,18 @@ def _no_media(at: str, value: Any) -> None:
     elif isinstance(value, list):
         for item in value:
             _no_media(at, item)
+
+
+def fits(question: Mapping[str, Any], answer: Answer | None) -> bool:
+    """Whether this is an answer to the question (as the service takes it): of its kind, with its labels."""
+    match question["type"], answer:
+        case "noul", NoulAnswer():
+            return True
+        case "choice", ChoiceAnswer():
+            return set(answer.probabilities) == set(question["criteria"]) and answer.choice in answer.probabilities
+        case "score", ScoreAnswer():
+            return set(answer.probabilities) == set(range(len(question["criteria"])))
+    return False
 
 
 def certainty(answer: Answer) -> float:

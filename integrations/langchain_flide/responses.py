@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 from langchain_core.decisions import Answer, ClassifierResponse
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from flide_agent.replies import Reply
+from langchain_flide.errors import FlideProtocolError
+from langchain_flide.questions import fits
 
 _ANSWERS: TypeAdapter[dict[str, Answer]] = TypeAdapter(dict[str, Answer])
 
@@ -41,18 +44,26 @@ class FlideResponse(ClassifierResponse):
     escaped: bool = False
 
 
-def response_of(reply: Reply, tail: str | None = None) -> FlideResponse:
-    """The reply as a response. tail: the candidate whose answers are the answers, when something stood after the history."""
-    found = reply.x_candidates or {}
-    answers: Any = reply.answers if tail is None else found[tail].answers
+def response_of(
+    reply: Reply, questions: Mapping[str, Mapping[str, Any]], candidates: Iterable[str] = (), tail: str | None = None
+) -> FlideResponse:
+    """The reply as a response to these questions about the history and after these candidates.
+
+    tail: the candidate whose answers are the answers, when something stood after the history. Raises FlideProtocolError when the reply
+    lacks an answer or has one of another kind.
+    """
+    found = {key: _answers(c.answers, questions) for key, c in (reply.x_candidates or {}).items()}
+    if lacking := ({*candidates} | ({tail} if tail else set())) - set(found):
+        raise FlideProtocolError(f"the reply has no answers for {len(lacking)} of the candidates")
+    answers = _answers(reply.answers, questions) if tail is None else found[tail]
     step = reply.x_session
     usage = reply.usage
     reused = usage.x_cached_tokens
     tokens = usage.input_tokens or 0
     fields: dict[str, Any] = {
         "model": reply.model,
-        "answers": _answers(answers),
-        "candidates": {key: _answers(c.answers) for key, c in found.items() if key != tail},
+        "answers": answers,
+        "candidates": {key: found[key] for key in candidates},
         "usage": {
             "input_tokens": tokens,
             "output_tokens": usage.output_tokens or 0,
@@ -84,5 +95,11 @@ def response_of(reply: Reply, tail: str | None = None) -> FlideResponse:
     )
 
 
-def _answers(answers: Any) -> dict[str, Answer]:
-    return _ANSWERS.validate_python(msgspec.to_builtins(answers))
+def _answers(answers: Any, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Answer]:
+    try:
+        read = _ANSWERS.validate_python(msgspec.to_builtins(answers))
+    except ValidationError as e:
+        raise FlideProtocolError(f"the reply has {e.error_count()} answers that are none") from None
+    if wrong := [key for key, question in questions.items() if not fits(question, read.get(key))]:
+        raise FlideProtocolError(f"the reply answers {len(wrong)} of {len(questions)} questions wrongly or not at all")
+    return {key: read[key] for key in questions}

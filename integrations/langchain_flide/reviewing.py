@@ -1,64 +1,58 @@
-"""Acting on a verdict inside a tool's task: run, refuse, or ask a person. The person's answer has HumanInTheLoop's per-call shape."""
+"""A person's word on a call: the question and the answer, in the shape of HumanInTheLoopMiddleware's per-call mode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langgraph.prebuilt.tool_node import ToolCallRequest
-from langgraph.types import interrupt
 
-from langchain_flide.guarding import Guard, refused
-from langchain_flide.history import text_of
+from langchain_flide.guarding import Call, before, refused
+from langchain_flide.history import digest_of
+from langchain_flide.states import messages_in
 from langchain_flide.verdicts import Verdict, call_key
 
 REVIEW = "A decision model asks for a person's review of this call."
-Settled = ToolCallRequest | ToolMessage
+UNJUDGED = "No decision could be had about this call; it needs a person's review."
 
 
-def settle(guard: Guard, verdict: Verdict, request: ToolCallRequest) -> Settled:
-    """The request to run (another one when a person edited the call), or the message to answer with.
-
-    Raises GraphInterrupt to ask a person, FlideBlocked when the policy says so. When the task is resumed, `interrupt` returns the
-    person's decision instead.
-    """
-    if verdict.action == "allow":
-        return request
-    on_review = guard.policy.on_review
-    if verdict.action == "block" or on_review == "block":
-        return guard.refusal(request.tool_call)
-    if on_review == "allow":
-        return request
-    call = request.tool_call
-    asked = {
+def question_of(call: Call, answered: bool) -> dict[str, Any]:
+    """What a person is shown. answered: whether a decision model judged the call."""
+    return {
         "type": "tool_approval",
-        "tool_call_id": call["id"],
+        "tool_call_id": call.get("id"),
         "name": call["name"],
         "args": call["args"],
-        "description": REVIEW,
+        "description": REVIEW if answered else UNJUDGED,
     }
-    return _decided(request, interrupt(asked))
 
 
-def _decided(request: ToolCallRequest, decision: Any) -> Settled:
-    call = request.tool_call
+def decided(call: Call, decision: Any) -> Call | ToolMessage:
+    """The call itself when it was approved, another one when it was edited, or the message to answer with.
+
+    Anything that is no approval, in whatever shape, is a rejection.
+    """
     if isinstance(decision, Mapping) and isinstance(decision.get("decisions"), list) and len(decision["decisions"]) == 1:
         decision = decision["decisions"][0]  # HumanInTheLoop's batched shape
-    kind = decision.get("type") if isinstance(decision, Mapping) else None
-    if kind == "approve":
-        return request
-    if kind == "edit":
-        edited = decision.get("edited_action") or {}
-        if edited.get("name", call["name"]) != call["name"] or not isinstance(edited.get("args"), Mapping):
+    given: Mapping[str, Any] = decision if isinstance(decision, Mapping) else {}
+    said = given.get("message")
+    match given.get("type"):
+        case "approve":
+            return call
+        case "edit":
+            edited = given.get("edited_action")
+            action: Mapping[str, Any] = edited if isinstance(edited, Mapping) else {}
+            args = action.get("args")
+            if isinstance(args, Mapping) and action.get("name", call["name"]) == call["name"]:
+                return {**call, "args": dict(args)}
             return refused(call, "This call was not run: the reviewer's edit names another tool or has no arguments.")
-        # cast: a tool call stays one when its arguments change
-        return request.override(tool_call=cast("Any", {**call, "args": dict(edited["args"])}))
-    if kind == "respond":
-        return ToolMessage(text_of(decision.get("message") or ""), tool_call_id=call["id"] or "", name=call["name"])
-    # Anything else, no answer included, is no approval.
-    reason = decision.get("message") if kind == "reject" else None
-    return refused(call, f"This call was not run: a reviewer rejected it{f', with the reason: {reason}' if reason else '.'}")
+        case "respond":
+            text = "" if said is None else str(said)
+            return ToolMessage(text, tool_call_id=call.get("id") or "", name=call["name"])
+        case "reject" if said:
+            return refused(call, f"This call was not run: a reviewer rejected it, with the reason: {said}")
+    return refused(call, "This call was not run: a reviewer rejected it.")
 
 
 def flide_when(name: str = "FlideMiddleware") -> Callable[[ToolCallRequest], bool]:
@@ -69,7 +63,8 @@ def flide_when(name: str = "FlideMiddleware") -> Callable[[ToolCallRequest], boo
 
     def when(request: ToolCallRequest) -> bool:
         verdicts = ((request.state.get("flide") or {}).get(name) or {}).get("guard") or {}
-        verdict = verdicts.get(call_key(request.tool_call))
-        return verdict is None or verdict["action"] == "review"
+        past = digest_of(before(messages_in(request.state), request.tool_call))
+        verdict = Verdict.from_state(verdicts.get(call_key(request.tool_call, past)))
+        return verdict is None or verdict.action == "review"
 
     return when

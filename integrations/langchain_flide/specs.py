@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -12,6 +14,8 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 from langchain_flide.errors import FlideQuestionError
 from langchain_flide.questions import checked
 
+_LINE = re.compile(r"[:\"]|\(p=")
+"""What stands around names and labels in an answer line."""
 EXAMPLE = '{"questions": [{"id": "done", "type": "noul", "instructions": "Is the task done?"}]}'
 
 
@@ -90,10 +94,20 @@ def _question(at: str, spec: QuestionSpec | str, presets: Mapping[str, Question]
 
 
 def correction(error: ValidationError | Exception) -> str:
-    """What a chat model needs to correct its arguments: the fields, what is allowed, an example. No values, no traceback."""
+    """What a chat model needs to correct its arguments, in one line: the fields, what is allowed, an example. No traceback."""
     if isinstance(error, ValidationError):
         places = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False, include_url=False)]
         said = "; ".join(places)
     else:
         said = str(error)
-    return f"The questions could not be asked. {said}. Example: {EXAMPLE}"
+    return f"The questions could not be asked. {escaped(said)}. Example: {EXAMPLE}"
+
+
+def escaped(text: str) -> str:
+    """The text in one line: what is not printable as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain(text: str) -> str:
+    """A name or label as it stands in an answer line: in quotes when it could be taken for more than that."""
+    return text if text.isprintable() and not _LINE.search(text) else json.dumps(text)

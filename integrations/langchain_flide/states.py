@@ -50,6 +50,20 @@ def read_state(state: Any, ephemeral: Ephemeral | None = None, system: str | Non
     return Seen(plain=_plain(state))
 
 
+def messages_in(state: Any, key: str = MESSAGES) -> Sequence[BaseMessage]:
+    """The messages of a graph's state: a list of them, a mapping, or an object with such a field."""
+    if isinstance(state, list):
+        return state
+    return (state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)) or []
+
+
+def as_mapping(state: Any, key: str = MESSAGES) -> Mapping[str, Any]:
+    """A graph's state by field, whatever its schema is."""
+    if isinstance(state, Mapping):
+        return state
+    return {key: state} if isinstance(state, list) else dict(vars(state))
+
+
 def _is_history(value: Any) -> bool:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return False

@@ -18,7 +18,7 @@ from langchain_flide.errors import FlideAuthenticationError, FlideLangChainError
 from langchain_flide.history import Ephemeral, History, history_of
 from langchain_flide.questions import certainty, checked, shown
 from langchain_flide.responses import FlideResponse
-from langchain_flide.specs import args_schema, correction, read_specs
+from langchain_flide.specs import args_schema, correction, escaped, plain, read_specs
 from langchain_flide.states import Seen
 
 DESCRIPTION = (
@@ -144,7 +144,8 @@ class FlideDecider(BaseTool):
             unsure = least is not None and certainty(answer) < least
             verdicts[key] = "abstain" if unsure else "ok"
             # Two decimals and a fixed order: this text enters the history, and replays must find it unchanged.
-            lines.append(f"{key}: {'unsure' if unsure else label} (p={p:.2f})")
+            # Names and labels are the model's or a text's own words: none of them may read as a line of another answer.
+            lines.append(f"{plain(key)}: {'unsure' if unsure else plain(label)} (p={p:.2f})")
         if history is None:
             lines.append(NO_HISTORY)
         artifact = reply.model_dump(
@@ -159,10 +160,10 @@ class FlideDecider(BaseTool):
         if isinstance(error, FlideQuestionError):
             raise ToolException(correction(error)) from None
         if self.on_unavailable == "error" or isinstance(error, FlideAuthenticationError):
-            raise ToolException(f"No decision: {error}") from None
+            raise ToolException(escaped(f"No decision: {error}")) from None
         why = f"timed out after {self.decisions.timeout:g} s" if error.status == "timeout" else f"service {error.status}"
         if error.status == "overflow":
-            why = str(error)
+            why = escaped(str(error))
         return f"No decision: {why}; proceed as if unanswered.", {"status": error.status, "answers": {}, "verdicts": {}}
 
 

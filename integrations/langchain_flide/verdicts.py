@@ -42,8 +42,16 @@ class Verdict:
         return asdict(self)
 
     @classmethod
-    def from_state(cls, data: Mapping[str, Any]) -> Verdict:
-        return cls(data["action"], data["status"], data["reason"], dict(data["p"]), dict(data["before"]))
+    def from_state(cls, data: Any) -> Verdict | None:
+        """None for what is no verdict, such as the state of another version: the call is then judged anew."""
+        if not isinstance(data, Mapping) or data.get("action") not in ACTIONS:
+            return None
+        return cls(data["action"], data.get("status", "ok"), data.get("reason", ""), dict(data.get("p", {})))
+
+    @property
+    def answered(self) -> bool:
+        """False when there was no answer, so that a fail policy decided."""
+        return self.status in ("ok", "abstain", "blocked", "review")
 
 
 def stricter(a: Verdict, b: Verdict) -> Verdict:
@@ -51,10 +59,13 @@ def stricter(a: Verdict, b: Verdict) -> Verdict:
     return b if ACTIONS.index(b.action) > ACTIONS.index(a.action) else a
 
 
-def call_key(call: Mapping[str, Any]) -> str:
-    """Names a call by its id and what it does: after an edit by a person the id stays, and the key changes."""
-    said = f"{call['name']}\n{arguments(call['args'])}"
-    return f"{call.get('id')}:{hashlib.sha256(said.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+def call_key(call: Mapping[str, Any], history: str = "") -> str:
+    """Names a call by its id, what it does and, with `history.digest_of`, what came before it.
+
+    After an edit by a person the id stays, and the key changes.
+    """
+    said = f"{history}\n{call['name']}\n{arguments(call['args'])}"
+    return f"{call.get('id')}:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
 def check_threshold(at: str, question: Question, threshold: Threshold) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import httpx
@@ -17,7 +16,6 @@ from langchain_flide import FlideDecisionModel, FlideMiddleware, GuardPolicy, Mo
 from langchain_flide.asking import Breaker
 from langchain_flide.errors import FlideQuestionError
 from langchain_flide.history import history_of, wire_message
-from langchain_flide.memo import Memo
 from langchain_flide.testing import FakeFlide, ScriptedChat, call
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -253,46 +251,6 @@ def test_breaker_opens_probes_and_closes() -> None:
     assert not breaker.allows()
     now[0] += 1
     assert breaker.allows()
-
-
-def test_memo_asks_once_for_many_and_forgets_failures() -> None:
-    memo: Memo[int] = Memo(size=2)
-    made, gate = [], threading.Event()
-
-    def make() -> int:
-        gate.wait(5)
-        made.append(1)
-        return len(made)
-
-    got: list[int] = []
-    threads = [threading.Thread(target=lambda: got.append(memo.get("k", make))) for _ in range(4)]
-    for t in threads:
-        t.start()
-    gate.set()
-    for t in threads:
-        t.join()
-    assert got == [1] * 4
-
-    def fails() -> int:
-        raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        memo.get("f", fails)
-    assert memo.get("f", lambda: 7) == 7
-    memo.get("g", lambda: 8)
-    assert memo.get("k", lambda: 9) == 9  # the oldest was dropped
-
-    async def both() -> list[int]:
-        async def slow() -> int:
-            await asyncio.sleep(0.01)
-            made.append(1)
-            return 5
-
-        return list(await asyncio.gather(memo.aget("a", slow), memo.aget("a", slow)))
-
-    before = len(made)
-    assert asyncio.run(both()) == [5, 5]
-    assert len(made) == before + 1
 
 
 def test_choices_of_watches_stop_by_label() -> None:
