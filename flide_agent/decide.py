@@ -77,7 +77,7 @@ class Decider:
         self._in_turn: WeakKeyDictionary[asyncio.Lock, int] = WeakKeyDictionary()
         self._behind: set[asyncio.Task[None]] = set()
         self.retention = Retention(sessions, settings.max_sessions)
-        self.reader = Reader(prompts, sessions, self.retention, served.context, settings)
+        self.reader = Reader(prompts, sessions, self.retention, served, settings)
         self.watchers: list[Callable[[Decision], None]] = []
         """Called on the event loop with each decision, before its reply leaves."""
 
@@ -248,6 +248,8 @@ class Decider:
             reply["x_untrained"] = True
         if reading.escaped:
             reply["x_escaped"] = True
+        if outside := reading.outside:
+            reply["x_out_of_scope"] = outside
         if candidates:
             reply["x_candidates"] = candidates
         if (step := reading.step) is not None:

@@ -7,15 +7,21 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+from flide_agent.card import Card
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The model as clients see it. context: tokens that one trunk with one branch may have. released: day of its files."""
+    """The model as clients see it. context: tokens that one trunk with one branch may have. released: day of its files.
+
+    card: what it was trained and judged for, None where it says nothing of that.
+    """
 
     name: str
     untrained: bool
     context: int
     released: date
+    card: Card | None = None
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from flide_agent import asks, views
+from flide_agent.card import Card, CardError
 from flide_agent.decide import Decider, Served
 from flide_agent.dispatch import Dispatcher
 from flide_agent.errors import StartError
@@ -64,6 +65,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
         # A model of random weights in true shapes has no tokenizer of its own: it reads the embedded one's ids.
         directory = default_model.DIRECTORY if name.startswith("dummy:") else locate(name)
         prompts = Prompts.load(directory)
+        card = None if name.startswith("dummy:") else Card.read(directory)
         engine = Engine.load(
             name,
             device=device,
@@ -71,7 +73,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
             memory_bytes=settings.memory_bytes,
             max_stream=settings.max_stream,
         )
-    except (ModelError, PromptError) as e:
+    except (ModelError, PromptError, CardError) as e:
         raise StartError(f"model {settings.model!r}: {e}") from e
     except (ValueError, RuntimeError, MemoryError, OSError) as e:  # settings that do not fit; no memory for the pools
         raise StartError(f"model {settings.model!r} cannot be loaded: {e}") from e
@@ -80,7 +82,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
             f"model {settings.model!r}: its tokenizer has {prompts.vocab_size} tokens, its weights {engine.info.vocab_size}"
         )
     released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
-    served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released)
+    served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released, card)
     return engine, prompts, served
 
 

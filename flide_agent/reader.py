@@ -8,6 +8,7 @@ import numpy as np
 from flide_engine.segments import Tokens
 
 from flide_agent.asks import Ask
+from flide_agent.decision import Served
 from flide_agent.errors import InvalidRequest, TooLong
 from flide_agent.messages import InputError, InputErrors
 from flide_agent.questions import Question
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Thread-safe. context: tokens that one trunk with one branch may have."""
+    """Thread-safe."""
 
-    def __init__(self, prompts: Prompts, sessions: Sessions, retention: Retention, context: int, settings: Settings) -> None:
+    def __init__(self, prompts: Prompts, sessions: Sessions, retention: Retention, served: Served, settings: Settings) -> None:
         self.prompts, self.sessions, self.retention = prompts, sessions, retention
-        self.context, self.settings = context, settings
+        self.context, self.card, self.settings = served.context, served.card, settings
 
     def read(self, tenant: str, ask: Ask) -> Reading:
         """Tokens of everything. Raises InvalidRequest, HeadConflict, TooLong."""
@@ -34,7 +35,9 @@ class Reader:
             if ask.session is None:
                 trunk = self.prompts.state(ask.state)
                 escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
-                reading = Reading(trunk.tokens, trunk.saves, self.sessions.share_key(tenant), escaped, (), branches)
+                reading = Reading(
+                    trunk.tokens, trunk.saves, self.sessions.share_key(tenant), escaped, (), branches, None, self.card
+                )
             else:
                 reading = self._read_step(tenant, ask.session, ask, branches)
         except (InputError, InputErrors) as e:
@@ -57,7 +60,7 @@ class Reader:
             blocks = [self.prompts.message(step.messages + i, m) for i, m in enumerate(messages, 1)]
             candidates.append((key, np.concatenate([b.tokens for b in blocks]).astype(np.int32)))
             escaped = escaped or any(b.escaped for b in blocks)
-        return Reading(step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step)
+        return Reading(step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step, self.card)
 
     def _branches(self, questions: dict[str, Question]) -> Branches:
         faults: list[dict[str, Any]] = []

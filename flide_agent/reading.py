@@ -17,6 +17,7 @@ from flide_agent.errors import InternalError
 from flide_agent.questions import Question, answer
 
 if TYPE_CHECKING:
+    from flide_agent.card import Card
     from flide_agent.prompts import Branch
     from flide_agent.sessions import Step
     from flide_agent.store import Found
@@ -32,7 +33,7 @@ class Reading:
 
     tokens: int32 [n], the trunk. saves: where checkpoints are worth taking. escaped: some text spells an added token.
     candidates: id and tokens of each. branches: the questions, asked on the trunk and once more on every candidate.
-    step: the session's step when there is one.
+    step: the session's step when there is one. card: what the model was trained for, where it says so.
     """
 
     tokens: Tokens
@@ -42,6 +43,15 @@ class Reading:
     candidates: tuple[tuple[str, Tokens], ...]
     branches: Branches
     step: Step | None = None
+    card: Card | None = None
+
+    @property
+    def outside(self) -> dict[str, str]:
+        """Answers that the model's card does not speak for: question id -> why."""
+        if self.card is None:
+            return {}
+        longest = max((len(t) for _, t in self.candidates), default=0)
+        return self.card.outside({key: q for key, q, _ in self.branches}, len(self.tokens) + longest)
 
     @property
     def branch_tokens(self) -> int:
@@ -73,15 +83,23 @@ def read_answers(reading: Reading, done: Done) -> tuple[dict[str, Any], dict[str
 
     def read(first: int) -> dict[str, Any]:
         pairs = enumerate(reading.branches, first)
-        return {key: answer(question, probabilities(logits[at][0])) for at, (key, question, _) in pairs}
+        heat = reading.card.temperature if reading.card is not None else _as_it_is
+        return {key: answer(question, probabilities(logits[at][0], heat(question))) for at, (key, question, _) in pairs}
 
     candidates = {key: {"answers": read(2 + n + i * (n + 1))} for i, (key, _) in enumerate(reading.candidates)}
     return read(1), candidates
 
 
-def probabilities(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Softmax over the labels only, in float64. logits: float32 [labels]. Raises InternalError when they are not finite."""
-    x = logits.astype(np.float64)
+def _as_it_is(question: Question) -> float:
+    return 1.0
+
+
+def probabilities(logits: npt.NDArray[np.float32], temperature: float = 1.0) -> npt.NDArray[np.float64]:
+    """Softmax of logits / temperature over the labels only, in float64. logits: float32 [labels].
+
+    Raises InternalError when they are not finite.
+    """
+    x = logits.astype(np.float64) / temperature
     if not np.isfinite(x).all():
         raise InternalError("the model gave numbers that are not finite for this request")
     e = np.exp(x - x.max())

@@ -87,3 +87,5 @@ class Reply(msgspec.Struct, frozen=True):
     x_prompt_format: str = ""
     x_untrained: bool = False
     x_escaped: bool = False
+    x_out_of_scope: dict[str, str] = {}
+    """Question id -> why the model's card does not speak for its answer: "question" or "history"."""

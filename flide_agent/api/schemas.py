@@ -136,6 +136,7 @@ def replies() -> dict[str, Schema]:
             ["model", "answers", "usage", "x_prompt_format"],
             model=TEXT, answers=by_id(answer, "Answers by question id."), usage=usage, x_prompt_format=TEXT, x_untrained=TRUTH,
             x_escaped=TRUTH, x_session=ref("StepReply"),
+            x_out_of_scope=by_id({"enum": ["question", "history"]}, "Why the model's card does not speak for an answer."),
             x_candidates=by_id(thing(["answers"], answers=by_id(answer, "Answers by question id.")), "By candidate."),
         ),
         "StepReply": thing(
