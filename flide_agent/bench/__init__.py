@@ -3,5 +3,5 @@
 Reading order: `shapes` (sizes of requests in tokens), `texts` (texts of exactly so many tokens), `datasets` (the real sets),
 `sources` (either as request bodies), `beside` (products and attention alone), `inside` (the engine in process), `ablation` (its
 requests without one of its ideas), `wire` (closed-loop clients), `target` and `served` (the server asked), `levels`, `agents`,
-`states` (what is measured through HTTP), `machine` and `report` (what is written down), `command` (the command line).
+`states` (what is measured through HTTP), `machine` and `report` (what is written down), `leash`, `command` (the command line).
 """

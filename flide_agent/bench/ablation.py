@@ -37,6 +37,9 @@ class Switches:
         return "whole" if not off else " ".join(f"no-{name}" for name in off)
 
 
+ABLATION = (Switches(), Switches(fork=False), Switches(flat=False), Switches(readout=False), Switches(graphs=False))
+
+
 class Drawn:
     """Requests of random tokens. Everything follows from the number given with each shape."""
 

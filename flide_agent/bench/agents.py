@@ -122,7 +122,7 @@ class Agents:
             "agents": agents, "sessions": len(walks), "steps": len(steps), "seconds": ended - started, "failed": len(failures),
             "failure": failures[0] if failures else None, "per_second": len(while_busy) / (min(idle, ended) - started),
             "per_second_whole": len(steps) / (ended - started), "median_ms": statistics.median(t.ms for t in grown) if grown else None,
-            "p99_ms": percentile([t.ms for t in grown], 0.99) if grown else None, "ms_per_1000": growth(grown),
+            "p99_ms": percentile([t.ms for t in grown], 0.99) if grown else None, "ms_per_1000": growth(grown) if agents == 1 else None,
             "opening_ms": statistics.median(t.ms for t in steps if not t.number) if steps else None,
             "resumed": sum(t.m > 0 for t in grown) / len(grown) if grown else None,
             "engine_share": share_of(before, after, ended - started),

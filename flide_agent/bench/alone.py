@@ -73,7 +73,9 @@ def main() -> None:
     from flide_agent.bench.ablation import Drawn, Switches
     from flide_agent.bench.beside import Yardstick
     from flide_agent.bench.inside import load
+    from flide_agent.bench.leash import end_with_parent
 
+    end_with_parent()
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     gpu = job.device.startswith("cuda")
     engine = load(job.model, job.device, job.dtype, (8 if gpu else 1) * GIB, job.max_stream, True)

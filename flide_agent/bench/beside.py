@@ -46,13 +46,14 @@ FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Milliseconds of one round. kernels: by family, of a pass on a GPU; empty on a CPU."""
+    """Milliseconds of one round. kernels: by family, on a GPU; empty on a CPU. busy_ms: during which any of them ran."""
 
     products_ms: float
     attention_ms: float
     rows: int
     padded_rows: int
     kernels: dict[str, float]
+    busy_ms: float | None
 
 
 class Yardstick:
@@ -71,10 +72,12 @@ class Yardstick:
             attention = 0.0 if self._gpu else sum(_cpu_attention_ms(self._engine, p) for p in plans)
         finally:
             self._engine.discard(prepared)
-        kernels = self._kernels(round_) if self._gpu else {}
-        if self._gpu:
-            attention = kernels.get("attention", 0.0)
-        return Beside(products, attention, sum(p.rows for p in plans), sum(self._padded(p.rows) for p in plans), kernels)
+        rows, padded_rows = sum(p.rows for p in plans), sum(self._padded(p.rows) for p in plans)
+        if not self._gpu:
+            return Beside(products, attention, rows, padded_rows, {}, None)
+        kernels, busy = self._kernels(round_)
+        torch.cuda.empty_cache()  # what was measured here is no part of the engine's memory
+        return Beside(products, kernels.get("attention", 0.0), rows, padded_rows, kernels, busy)
 
     def products_ms(self, rows: int, readouts: int) -> float:
         """Median time of all matrix products of a pass of so many rows and readouts."""
@@ -106,19 +109,21 @@ class Yardstick:
 
         return graph_ms(launch) if self._gpu else host_ms(launch)
 
-    def _kernels(self, round_: Round) -> dict[str, float]:
-        """Milliseconds by family of one round's kernels."""
+    def _kernels(self, round_: Round) -> tuple[dict[str, float], float]:
+        """Milliseconds of one round's kernels by family, and of the time that any of them ran."""
         release(self._engine.run(round_).results)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             release(self._engine.run(round_).results)
             torch.cuda.synchronize()
         found: dict[str, float] = defaultdict(float)
-        for event in profile.key_averages():
-            if event.self_device_time_total > 0:
-                name = event.key.lower()
+        spans: list[tuple[float, float]] = []
+        for event in profile.events():
+            if str(event.device_type).endswith("CUDA"):
+                name = event.name.lower()
                 family = next((f for part, f in FAMILIES.items() if part in name), "tables, copies, rest")
-                found[family] += event.self_device_time_total / 1e3
-        return dict(found)
+                found[family] += (event.time_range.end - event.time_range.start) / 1e3
+                spans.append((event.time_range.start, event.time_range.end))
+        return dict(found), union(spans) / 1e3
 
 
 def products(layers: Sequence[LinearLayer | FullLayer], rows: int, readouts: int) -> list[tuple[torch.Tensor, int]]:
@@ -189,6 +194,15 @@ def _cpu_attention_ms(engine: Engine, plan: RoundPlan) -> float:
                 attention.all_rows()
 
     return host_ms(launch, 1)
+
+
+def union(spans: Sequence[tuple[float, float]]) -> float:
+    """Length of what these (start, end) cover together."""
+    covered, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
 
 
 def release(results: Sequence[Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flide_agent.bench.options import (
+    AgentCounts,
     Clients,
     Common,
+    Counts,
     Data,
     Device,
     Dtype,
@@ -23,17 +25,24 @@ from flide_agent.bench.options import (
     NoGraphs,
     NoReadout,
     Out,
+    PerClient,
     Rows,
     Scale,
     Set_,
     Sizes,
+    Steps,
     Url,
+    WarmUp,
     chosen,
     numbers,
     prompts_of,
     real,
     sizes,
 )
+from flide_agent.bench.whole import QUESTION, REPEATS, STATE, everything
+
+if TYPE_CHECKING:
+    from flide_engine.engine import Engine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,18 +73,23 @@ def engine(
     no_graphs: NoGraphs = False,
     no_flat: NoFlat = False,
     no_readout: NoReadout = False,
+    ablation: Annotated[bool, typer.Option("--ablation", help="The whole engine, then without each of its ideas.")] = False,
     json_: Out = None,
 ) -> None:
     """The engine in this process: one request of each workload's size, a round of them, and agents' steps behind long histories."""
     from flide_engine.models import ModelError
 
     from flide_agent.bench import inside
-    from flide_agent.bench.ablation import Switches
+    from flide_agent.bench.ablation import ABLATION, Switches
     from flide_agent.bench.report import Report
     from flide_agent.bench.sources import measured
 
     common = Common.of(model, device, dtype, memory, max_memory, max_stream)
-    switches = Switches(not no_fork, not no_graphs, not no_flat, not no_readout)
+    given = Switches(not no_fork, not no_graphs, not no_flat, not no_readout)
+    if ablation and given != Switches():
+        raise typer.BadParameter("it measures each switch by itself", param_hint="--ablation")
+    gpu = common.device.startswith("cuda")
+    variants = [s for s in ABLATION if s.graphs or gpu] if ablation else [given]
     lengths = numbers(histories, "--histories") if histories.strip() else []
     if any(n < 64 for n in lengths):
         raise typer.BadParameter("a history has 64 tokens at least", param_hint="--histories")
@@ -84,22 +98,18 @@ def engine(
         prompts = prompts_of(model)
         found = measured(found.source, real(data, prompts, rows), prompts)
     names = chosen(found.requests, only)
-    report = Report("engine", common.settings() | {"workloads": found.source, "switches": switches.name, "repeats": repeats})
-    try:
-        made = inside.load(
-            common.model,
-            common.device,
-            common.dtype,
-            common.memory_bytes,
-            common.max_stream,
-            switches.graphs,
-            common.max_memory,
+    report = Report("engine", common.settings() | {"workloads": found.source, "repeats": repeats}, json_)
+
+    def load(graphs: bool) -> Engine:
+        return inside.load(
+            common.model, common.device, common.dtype, common.memory_bytes, common.max_stream, graphs, common.max_memory
         )
-    except (ModelError, ValueError, RuntimeError) as e:
+
+    try:
+        inside.run(load, report, found, names, variants, repeats=repeats, histories=lengths, most_in_round=in_round)
+    except (ModelError, ValueError) as e:
         raise typer.BadParameter(str(e)) from e
-    report.facts |= {"numerics": made.info.numerics, "weights": made.info.weights_digest, "untrained": made.info.untrained}
-    inside.run(made, report, found, names, switches, repeats=repeats, histories=lengths, most_in_round=in_round)
-    raise typer.Exit(report.finish(json_))
+    raise typer.Exit(report.finish())
 
 
 @app.command()
@@ -116,8 +126,8 @@ def server(
     scale: Scale = 1.0,
     data: Data = None,
     clients: Clients = "1,8,32,64",
-    per_client: Annotated[int, typer.Option(min=1, help="Requests of a level for each client, at least.")] = 4,
-    warm_up: Annotated[int, typer.Option(min=0, help="Requests before each level, unmeasured.")] = 32,
+    per_client: PerClient = 4,
+    warm_up: WarmUp = 32,
     url: Url = None,
     api_key: Key = None,
     set_: Set_ = None,
@@ -128,7 +138,9 @@ def server(
     from flide_agent.bench import levels
     from flide_agent.bench.over_http import OverHttp
 
-    run = OverHttp("server", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    run = OverHttp(
+        "server", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs, json_
+    )
     sources = run.sources(workloads, scale, rows, data, only)
     counts = numbers(clients, "--clients")
     lanes = max(levels.lanes_needed(s.rows, counts, per_client) for s in sources.values())
@@ -136,7 +148,7 @@ def server(
         measured = levels.Levels(target, run.report, beside, watch, per_client=per_client, warm_up=warm_up)
         for name, source in sources.items():
             measured.workload(name, source, counts)
-    run.finish({"server": levels.COLUMNS}, json_)
+    run.finish({"server": levels.COLUMNS})
 
 
 @app.command()
@@ -149,8 +161,8 @@ def agents(
     max_stream: MaxStream = None,
     workloads: Sizes = None,
     scale: Scale = 1.0,
-    agents_: Annotated[str, typer.Option("--agents", help="Numbers of agents, with commas between.")] = "1,8,32",
-    steps: Annotated[int, typer.Option(min=1, help="At most so many steps of a session.")] = 1000,
+    agents_: AgentCounts = "1,8,32",
+    steps: Steps = 1000,
     url: Url = None,
     api_key: Key = None,
     set_: Set_ = None,
@@ -161,7 +173,9 @@ def agents(
     from flide_agent.bench import agents as growing
     from flide_agent.bench.over_http import OverHttp
 
-    run = OverHttp("agents", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    run = OverHttp(
+        "agents", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs, json_
+    )
     found = sizes(workloads, scale, None)
     run.report.settings["workloads"] = found.source
     if not found.agents:
@@ -170,7 +184,7 @@ def agents(
     with run.target(growing.lanes_needed(len(found.agents), counts)) as (target, beside, watch):
         texts = run.texts()
         growing.Agents(target, run.report, beside, watch, texts, found.agents, found.agent_questions, steps).run(counts)
-    run.finish({"agents": growing.COLUMNS, "histories": growing.BIN_COLUMNS}, json_)
+    run.finish({"agents": growing.COLUMNS, "histories": growing.BIN_COLUMNS})
 
 
 @app.command()
@@ -181,10 +195,10 @@ def questions(
     memory: Memory = None,
     max_memory: MaxMemory = None,
     max_stream: MaxStream = None,
-    state: Annotated[int, typer.Option(min=64, help="Tokens of the state.")] = 2000,
-    question: Annotated[int, typer.Option(min=1, help="Tokens of each question.")] = 89,
-    counts: Annotated[str, typer.Option(help="Numbers of questions, with commas between.")] = "1,2,4,8,16,32,64",
-    repeats: Annotated[int, typer.Option(min=1, help="Cold requests timed for each number.")] = 10,
+    state: Annotated[int, typer.Option(min=64, help="Tokens of the state.")] = STATE,
+    question: Annotated[int, typer.Option(min=1, help="Tokens of each question.")] = QUESTION,
+    counts: Counts = "1,2,4,8,16,32,64",
+    repeats: Annotated[int, typer.Option(min=1, help="Cold requests timed for each number.")] = REPEATS,
     url: Url = None,
     api_key: Key = None,
     set_: Set_ = None,
@@ -195,11 +209,13 @@ def questions(
     from flide_agent.bench import states
     from flide_agent.bench.over_http import OverHttp
 
-    run = OverHttp("questions", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    run = OverHttp(
+        "questions", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs, json_
+    )
     with run.target(repeats + 1) as (target, beside, _):
         wanted = numbers(counts, "--counts")
         states.questions(target, run.report, beside, run.texts(), state=state, size=question, counts=wanted, repeats=repeats)
-    run.finish({"questions": states.QUESTION_COLUMNS}, json_)
+    run.finish({"questions": states.QUESTION_COLUMNS})
 
 
 @app.command()
@@ -226,12 +242,14 @@ def recurring(
     from flide_agent.bench import states
     from flide_agent.bench.over_http import OverHttp
 
-    run = OverHttp("recurring", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs)
+    run = OverHttp(
+        "recurring", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs, json_
+    )
     sources = run.sources(workloads, scale, rows, data, only)
     with run.target(2) as (target, beside, _):
         for name, source in sources.items():
             states.recurring(target, run.report, beside, name, source, numbers(clients, "--clients"))
-    run.finish({"recurring": states.RECURRING_COLUMNS}, json_)
+    run.finish({"recurring": states.RECURRING_COLUMNS})
 
 
 @app.command()
@@ -249,6 +267,9 @@ def start(
     from flide_agent.bench import starting
     from flide_agent.bench.over_http import OverHttp
 
-    run = OverHttp("start", Common.of(model, device, dtype, memory, max_memory, max_stream), None, None, set_, False)
+    run = OverHttp("start", Common.of(model, device, dtype, memory, max_memory, max_stream), None, None, set_, False, json_)
     starting.measure(run)
-    run.finish({"start": starting.COLUMNS}, json_)
+    run.finish({"start": starting.COLUMNS})
+
+
+app.command("all")(everything)

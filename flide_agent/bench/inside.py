@@ -51,6 +51,12 @@ STEP_COLUMNS = {
     "attention_ms": "attention ms",
     "busy": "busy",
 }
+MEMORY_COLUMNS = {
+    "switches": "switches",
+    "peak_bytes": "peak GiB",
+    "pool_bytes": "pool GiB",
+    "without_pool_bytes": "without pool GiB",
+}
 GROWTH_COLUMNS = {
     "ms_per_1000": "ms per 1,000 tokens",
     "gpu_ms_per_1000": "device ms per 1,000",
@@ -90,6 +96,8 @@ def load(
 
 def cap(device: str, max_memory: int) -> None:
     """Let this process take at most so many bytes of the device. Raises ValueError for more than it has."""
+    import flide_engine.cuda  # noqa: F401  (its settings must stand before CUDA starts)
+
     index = torch.device(device).index or 0
     total = torch.cuda.get_device_properties(index).total_memory
     if not 0 < max_memory <= total:
@@ -137,12 +145,13 @@ def seconds_of(
 class Inside:
     """All measurements of one engine, written into a report."""
 
-    def __init__(self, engine: Engine, report: Report, switches: Switches, repeats: int) -> None:
+    def __init__(self, engine: Engine, yardstick: Yardstick, report: Report, switches: Switches, repeats: int) -> None:
         self.engine, self.report, self.switches, self.repeats = engine, report, switches, repeats
         self.drawn = Drawn(engine.info.vocab_size, switches)
         self.whole = Drawn(engine.info.vocab_size, Switches())
         self.plain = Drawn(engine.info.vocab_size, replace(switches, readout=True))
-        self.yardstick = Yardstick(engine)
+        self.yardstick = yardstick
+        self._gpu, self._peak = torch.device(engine.info.device).type == "cuda", 0
 
     def workload(self, name: str, shapes: Sequence[Shape], most_in_round: int) -> None:
         """The request of median size alone, then as many requests as one pass holds together; each answer of the round against
@@ -150,14 +159,14 @@ class Inside:
         shape = median(shapes)
         requests = self.drawn.request(shape, 0)
         rounds = [requests] if self.switches.flat else [[r] for r in requests]
-        alone = seconds_of(self.engine, rounds, self.repeats, self._after(requests))
+        alone = self._time(rounds, self.repeats, self._after(requests))
         beside = self.yardstick.measure(Round(tuple(self.plain.request(shape, 0))))
         row: dict[str, Any] = {
             "workload": name, "switches": self.switches.name, "rows": beside.rows, "padded_rows": beside.padded_rows,
             "questions": len(shape.questions), "passes": alone.passes, "ms": alone.ms, "gpu_ms": alone.gpu_ms,
             "products_ms": beside.products_ms, "ratio": alone.gpu_ms / beside.products_ms, "host_ratio": alone.ms / beside.products_ms,
             "attention_ms": beside.attention_ms, "kernels": beside.kernels,
-            "busy": sum(beside.kernels.values()) / alone.ms if beside.kernels else None,
+            "busy": min(1.0, beside.busy_ms / alone.ms) if beside.busy_ms else None,
         }  # fmt: skip
         row |= self._round(shapes, most_in_round)
         self.report.add("engine", row)
@@ -175,7 +184,7 @@ class Inside:
             chosen.append(requests)
         together = [r for requests in chosen for r in requests]
         rounds = [together] if self.switches.flat else [[r] for r in together]
-        timed = seconds_of(self.engine, rounds, max(3, self.repeats // 2), self._after(together, len(rounds)))
+        timed = self._time(rounds, max(3, self.repeats // 2), self._after(together, len(rounds)))
         plain = [r for i in range(len(chosen)) for r in self.plain.request(shapes[i], 1 + i)]
         beside = self.yardstick.measure(Round(tuple(plain)))
         alone: list[np.ndarray] = []
@@ -191,6 +200,14 @@ class Inside:
             "per_second": 1e3 * len(chosen) / timed.ms, "equal": sum(same) / len(same),
         }  # fmt: skip
 
+    def _time(self, rounds: Sequence[Sequence[Request]], repeats: int, after: Callable[[], None] | None) -> Timed:
+        """seconds_of, with the most memory that was held meanwhile."""
+        if self._gpu:
+            torch.cuda.reset_peak_memory_stats()
+        timed = seconds_of(self.engine, rounds, repeats, after)
+        self._peak = max(self._peak, (torch.cuda.max_memory_reserved() if self._gpu else machine.peak_resident()) or 0)
+        return timed
+
     def _after(self, requests: Sequence[Request], rounds: int = 1) -> Callable[[], None] | None:
         if self.switches.readout:
             return None
@@ -204,14 +221,14 @@ class Inside:
             checkpoint = made.results[0].checkpoints[0, history]
             try:
                 requests = self.drawn.request(Shape(tail, branches), 200, checkpoint)
-                timed = seconds_of(self.engine, [requests], self.repeats, self._after(requests))
+                timed = self._time([requests], self.repeats, self._after(requests))
                 beside = self.yardstick.measure(Round(tuple(self.plain.request(Shape(tail, branches), 200, checkpoint))))
             finally:
                 checkpoint.release()
             row: dict[str, Any] = {
                 "history": history, "rows": beside.rows, "ms": timed.ms, "gpu_ms": timed.gpu_ms, "products_ms": beside.products_ms,
                 "ratio": timed.gpu_ms / beside.products_ms, "attention_ms": beside.attention_ms, "kernels": beside.kernels,
-                "busy": sum(beside.kernels.values()) / timed.ms if beside.kernels else None,
+                "busy": min(1.0, beside.busy_ms / timed.ms) if beside.busy_ms else None,
             }  # fmt: skip
             found.append(row)
             self.report.add("steps", row)
@@ -221,23 +238,13 @@ class Inside:
             self.report.add("growth", growth | {"over_attention": slopes["gpu_ms"] / slopes["attention_ms"]})
 
     def memory(self) -> None:
-        """Most memory in use since the start; pool_bytes: pages and slots of checkpoints, part of it."""
+        """Most that was held while the engine was timed: on a GPU what torch has reserved, on a CPU this process' resident memory.
+        pool_bytes: pages and slots of checkpoints, on a GPU part of it."""
         memory = self.engine.memory
         pool = memory.pages * memory.page_bytes + memory.slots * memory.slot_bytes
-        if torch.device(self.engine.info.device).type == "cuda":
-            peak = torch.cuda.max_memory_reserved()
-            self.report.add("memory", {"peak_bytes": peak, "pool_bytes": pool, "without_pool_bytes": peak - pool,
-                                       "allocated_bytes": torch.cuda.max_memory_allocated()})  # fmt: skip
-        else:
-            self.report.add("memory", {"peak_bytes": machine.peak_resident(), "pool_bytes": pool})
-
-    def show(self) -> None:
-        self.report.show("engine", COLUMNS)
-        self.report.show("steps", STEP_COLUMNS)
-        self.report.show("growth", GROWTH_COLUMNS)
-        self.report.show(
-            "memory", {"peak_bytes": "peak GiB", "pool_bytes": "pool GiB", "without_pool_bytes": "without pool GiB"}
-        )
+        rest = self._peak - pool if self._gpu else None
+        row = {"switches": self.switches.name, "peak_bytes": self._peak, "pool_bytes": pool, "without_pool_bytes": rest}
+        self.report.add("memory", row)
 
 
 def slope(rows: Sequence[dict[str, Any]], key: str) -> float:
@@ -246,14 +253,39 @@ def slope(rows: Sequence[dict[str, Any]], key: str) -> float:
 
 
 def run(
-    engine: Engine, report: Report, workloads: Workloads, names: Sequence[str], switches: Switches, *, repeats: int,
-    histories: Sequence[int], most_in_round: int,
-) -> None:  # fmt: skip
-    """Everything that `flide-agent bench engine` measures. histories: rounded down to the grid."""
-    inside = Inside(engine, report, switches, repeats)
-    for name in names:
-        inside.workload(name, workloads.requests[name], most_in_round)
-    if switches.fork:
-        inside.steps([h // GRID * GRID for h in histories])
-    inside.memory()
-    inside.show()
+    load_engine: Callable[[bool], Engine],
+    report: Report,
+    workloads: Workloads,
+    names: Sequence[str],
+    variants: Sequence[Switches],
+    *,
+    repeats: int,
+    histories: Sequence[int],
+    most_in_round: int,
+) -> None:
+    """Everything that `flide-agent bench engine` measures. load_engine: with graphs or without. variants: those with graphs first.
+
+    histories: rounded down to the grid; steps are measured for the first variant.
+    """
+    engine: Engine | None = None
+    for number, switches in enumerate(variants):
+        if engine is None or switches.graphs != variants[number - 1].graphs:
+            engine = yardstick = None  # the one before must go first: two do not fit everywhere
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            engine = load_engine(switches.graphs)
+            yardstick = Yardstick(engine)
+            info = engine.info
+            report.facts |= {"numerics": info.numerics, "weights": info.weights_digest, "untrained": info.untrained}
+        assert yardstick is not None
+        inside = Inside(engine, yardstick, report, switches, repeats)
+        for name in names:
+            inside.workload(name, workloads.requests[name], most_in_round)
+        if not number:
+            inside.steps([h // GRID * GRID for h in histories])
+        inside.memory()
+        del inside
+    report.show("engine", COLUMNS)
+    report.show("steps", STEP_COLUMNS)
+    report.show("growth", GROWTH_COLUMNS)
+    report.show("memory", MEMORY_COLUMNS)

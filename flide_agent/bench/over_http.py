@@ -22,10 +22,17 @@ ROOM = {"max_queue": 4096, "max_queue_tokens": 1 << 26, "max_wait_seconds": 0.0,
 
 
 class OverHttp:
-    """One run. set_: settings of the server as NAME=VALUE. graphs: whether the server may use them. Raises typer.BadParameter."""
+    """One run. set_: settings of the server as NAME=VALUE. path: of the JSON. Raises typer.BadParameter."""
 
     def __init__(
-        self, command: str, common: Common, url: str | None, key: str | None, set_: list[str] | None, no_graphs: bool
+        self,
+        command: str,
+        common: Common,
+        url: str | None,
+        key: str | None,
+        set_: list[str] | None,
+        no_graphs: bool,
+        path: Path | None,
     ) -> None:
         from flide_agent.settings import Settings
 
@@ -40,7 +47,8 @@ class OverHttp:
                 raise typer.BadParameter("this server has no setting for its graphs", param_hint="--no-graphs")
             self._settings["graphs"] = False
         self._settings |= _more(set_ or [])
-        self.report = Report(command, common.settings() | {"url": url, "server": self._settings if url is None else None})
+        asked = self._settings if url is None else None
+        self.report = Report(command, common.settings() | {"url": url, "server": asked}, path)
 
     def texts(self) -> Texts:
         try:
@@ -49,9 +57,9 @@ class OverHttp:
             raise typer.BadParameter(str(e), param_hint="--model") from None
 
     def sources(
-        self, path: Path | None, scale: float, rows: int | None, data: list[str] | None, only: str | None
+        self, path: Path | None, scale: float, rows: int | None, data: list[str] | None, only: str | None, first: int = 0
     ) -> dict[str, Source]:
-        """What each workload sends, by name."""
+        """What each workload sends, by name. first: sources of one run with different ones share no text."""
         if data:
             self.report.settings["workloads"] = f"real sets: {', '.join(data)}"
             found = real(data, self.prompts, rows)
@@ -59,11 +67,13 @@ class OverHttp:
         shapes, texts = sizes(path, scale, rows), self.texts()
         self.report.settings["workloads"] = shapes.source
         names = chosen(shapes.requests, only)
-        return {name: Generated(shapes.requests[name], texts, i) for i, name in enumerate(names)}
+        return {name: Generated(shapes.requests[name], texts, first + i) for i, name in enumerate(names)}
 
     @contextmanager
     def target(self, lanes: int, environment: dict[str, str] | None = None) -> Iterator[tuple[Target, Beside | None, GpuWatch]]:
-        """The server, what measures beside it once it is gone (nothing for a server elsewhere), and a watch on the GPU."""
+        """The server, what measures beside it once it is gone (nothing for a server elsewhere), and a watch on the GPU.
+
+        Raises typer.Exit when the server fails."""
         if self._url is not None:
             with GpuWatch() as watch:
                 yield Target(self._url, [self._key] if self._key else [], self._key, False), None, watch
@@ -78,12 +88,13 @@ class OverHttp:
             beside.fill()
         except (ServerFailed, RuntimeError) as e:
             self.report.failures.append(str(e))
+            raise typer.Exit(self.report.finish()) from e
 
-    def finish(self, tables: Mapping[str, Mapping[str, str]], path: Path | None) -> None:
+    def finish(self, tables: Mapping[str, Mapping[str, str]]) -> None:
         """Print and write. Raises typer.Exit."""
         for name, columns in tables.items():
             self.report.show(name, columns)
-        raise typer.Exit(self.report.finish(path))
+        raise typer.Exit(self.report.finish())
 
 
 def _more(given: list[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,16 +47,21 @@ def _cell(key: str, value: Cell) -> str:
 
 @dataclass
 class Report:
-    """One run. settings: what it was asked for. tables: rows by name. failures: what must not be, a line each."""
+    """One run. settings: what it was asked for. tables: rows by name. failures: what must not be, a line each.
+
+    path: the JSON file, written anew with each row, so that what was measured outlives an interruption; None for none.
+    """
 
     command: str
     settings: dict[str, Any]
+    path: Path | None = None
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def add(self, name: str, row: dict[str, Any]) -> None:
         self.tables.setdefault(name, []).append(row)
+        self._write(complete=False)
 
     def show(self, name: str, columns: Mapping[str, str]) -> None:
         """Print a table that has rows."""
@@ -71,20 +77,32 @@ class Report:
             if (share := row.get(key)) is not None and share < 1.0:
                 self.failures.append(f"{where}: only {100 * share:.4g} % of {what}")
 
-    def finish(self, path: Path | None) -> int:
-        """Write the JSON, print failures. Returns the exit code: 1 when there are failures."""
+    def finish(self) -> int:
+        """Write the file, print failures. Returns the exit code: 1 when there are failures."""
         for failure in self.failures:
             print(f"FAILED {failure}", file=sys.stderr, flush=True)
-        if path is not None:
-            whole = {
-                "command": f"flide-agent bench {self.command}",
-                "argv": sys.argv[1:],
-                "settings": self.settings,
-                "machine": machine.describe(),
-                "facts": self.facts,
-                "tables": self.tables,
-                "failures": self.failures,
-            }
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+        self._write(complete=True)
         return 1 if self.failures else 0
+
+    def _write(self, *, complete: bool) -> None:
+        if self.path is None:
+            return
+        whole = {
+            "command": f"flide-agent bench {self.command}",
+            "argv": sys.argv[1:],
+            "complete": complete,
+            "settings": self.settings,
+            "machine": _machine(),
+            "facts": self.facts,
+            "tables": self.tables,
+            "failures": self.failures,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_name(f".{self.path.name}.new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")
+        new.replace(self.path)
+
+
+@cache
+def _machine() -> dict[str, Any]:
+    return machine.describe()

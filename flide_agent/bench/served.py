@@ -20,9 +20,11 @@ def main() -> None:
     """`python -m flide_agent.bench.served JSON`."""
     from flide_agent.api.server import serve
     from flide_agent.bench.inside import cap
+    from flide_agent.bench.leash import end_with_parent
     from flide_agent.errors import FlideError
     from flide_agent.settings import Settings
 
+    end_with_parent()
     given = msgspec.json.decode(sys.argv[1], type=Given)
     settings = Settings(**given.settings | {"store": Path(given.settings["store"])})
     try:

@@ -31,8 +31,6 @@ def measure(run: OverHttp) -> None:
             with run.target(1, {"TRITON_CACHE_DIR": cache}) as (target, _, _):
                 (got,), _ = ask(target, [(body, target.fresh())], 1)
                 seconds = time.perf_counter() - began
-            if run.report.failures:
-                return
             if got.status != 200:
                 run.report.failures.append(f"start: {got.status} {got.body[:200]!r}")
             row = {

@@ -42,6 +42,8 @@ RECURRING_COLUMNS = {
     "attention_ms": "attention ms",
     "equal": "equal bits",
 }
+FIRST_NUMBER = 1_000_000
+"""Of the texts of `questions`: beyond those of workloads."""
 SETTLE_SECONDS = 0.5
 """Checkpoints of requests outside sessions are published behind their answers."""
 
@@ -64,7 +66,7 @@ def questions(
         times = []
         for repeat in range(repeats + 1):
             lane = target.fresh()
-            number = n * 1000 + repeat
+            number = FIRST_NUMBER + n * 1000 + repeat
             body = msgspec.json.encode(
                 {"state": texts.state(state, number), "questions": texts.questions(shape.questions, number)}
             )

@@ -22,7 +22,7 @@ patch commit open close list read write call path user data code type first last
 own great high small large public able after before under over again still never also only very even here there where when
 """.split()  # noqa: SIM905
 FEWEST_WORDS = 16
-TAG_WORDS = 4
+TAG_WORDS = 6
 """Words at a text's start that spell its number, so that no two texts agree over the first 64 tokens."""
 MOST_TRIES = 40
 

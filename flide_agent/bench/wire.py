@@ -1,6 +1,7 @@
 """Clients that wait for each answer before they send the next request, on bare kept-alive connections in one event loop.
 
-httpx takes about a millisecond of processor time a request, which 64 clients would measure instead of the server.
+Against a server that does nothing, 64 httpx clients took 2 ms of this process' time a request and these take 0.01 (two shared
+cores, Python 3.11): with httpx one would measure the client.
 """
 
 from __future__ import annotations
