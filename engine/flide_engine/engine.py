@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from flide_engine.memory import LAYOUT_VERSION, Checkpoint, Exported, Memory, Me
 from flide_engine.models import Model, ModelConfig, load_model
 from flide_engine.passes import Part, pack, split_request
 from flide_engine.plan import Int32, PlannedRound, RoundPlan, plan_round, table_of
-from flide_engine.segments import GRID, Request, Round
+from flide_engine.segments import GRID, LabelMassUnsupported, Request, Round
 from flide_engine.selftest import SelfTest
 
 Logits = npt.NDArray[np.floating]
@@ -24,15 +24,18 @@ NO_INDEX: Int32 = np.zeros(0, np.int32)
 
 
 class Pending(Protocol):
-    """Label logits on their way: `result()` waits and returns them, [L] on the host."""
+    """Label logits on their way: `result()` waits and returns them, [L + W] on the host: behind them one sum over the vocabulary
+    for each readout of `plan.mass`."""
 
     def result(self) -> Logits: ...
 
 
 class Forward(Protocol):
-    """A device's forward pass. `numerics` names everything that decides the bits of its results."""
+    """A device's forward pass. `numerics` names everything that decides the bits of its results. label_mass: it can sum over
+    the vocabulary, else no plan asks it to."""
 
     numerics: str
+    label_mass: bool
 
     def self_test(self) -> SelfTest: ...
 
@@ -57,12 +60,14 @@ class EngineInfo:
     state_bytes: int
     pages: int
     slots: int
+    label_mass: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
     """logits[segment][readout]: [labels], float32 (float64 from a float64 engine).
 
+    sums[segment][readout]: log(sum(exp(logits))) over the whole vocabulary where the readout asked for `mass`, else None.
     checkpoints[(segment, position)]: a handle whose reference the caller owns.
     computed_tokens: rows computed for this request alone. shared_tokens: rows computed together with other requests.
     """
@@ -71,6 +76,7 @@ class RequestResult:
     checkpoints: dict[tuple[int, int], Checkpoint]
     computed_tokens: int
     shared_tokens: int
+    sums: tuple[tuple[float | None, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class _Gathered:
     """A request's answers while its parts come in."""
 
     logits: list[list[Logits | None]]
+    sums: list[list[float | None]]
     checkpoints: dict[tuple[int, int], Checkpoint] = field(default_factory=dict)
     computed: int = 0
     shared: int = 0
@@ -136,6 +143,7 @@ class Engine:
             state_bytes=memory.slot_bytes,
             pages=memory.pages,
             slots=memory.slots,
+            label_mass=forward.label_mass,
         )
 
     @classmethod
@@ -184,8 +192,10 @@ class Engine:
         requests = tuple(round_.requests)
         for r in requests:
             r.validate(self.model.config.vocab_size, self.model.config.max_context)
+            if not self.info.label_mass and any(readout.mass for s in r.segments for readout in s.readouts):
+                raise LabelMassUnsupported(f"the engine on {self.info.device} does not sum over the vocabulary")
         parts = [part for i, r in enumerate(requests) for part in split_request(i, r, self.max_stream)]
-        gathered = [_Gathered([[None] * len(s.readouts) for s in r.segments]) for r in requests]
+        gathered = [_Gathered(_no_readout(r), _no_readout(r)) for r in requests]
         prepared = Prepared(requests, [], gathered, [], 0)
         handed: dict[int, Checkpoint] = {}
         try:
@@ -238,18 +248,26 @@ class Engine:
         try:
             for (group, planned), pending in zip(prepared.passes, ticket.pending, strict=True):
                 flat, ptr = pending.result(), planned.plan.label_ptr
+                sums = dict(zip(planned.plan.mass.tolist(), flat[ptr[-1] :].tolist(), strict=True))
                 for part, placement in zip(group, planned.placements, strict=True):
-                    out = prepared.gathered[part.owner].logits
+                    out = prepared.gathered[part.owner]
                     for origin, numbers, places in zip(part.origin, part.readouts, placement.readouts, strict=True):
                         for number, at in zip(numbers, places, strict=True):
-                            out[origin][number] = flat[ptr[at] : ptr[at + 1]].copy()
+                            out.logits[origin][number] = flat[ptr[at] : ptr[at + 1]].copy()
+                            out.sums[origin][number] = sums.get(at)
         except Exception:
             self.discard(prepared)
             raise
         seconds, passes = time.perf_counter() - ticket.started, len(prepared.passes)
         self._free_passes(prepared)
         results = tuple(
-            RequestResult(tuple(tuple(_present(x) for x in s) for s in g.logits), g.checkpoints, g.computed, g.shared)
+            RequestResult(
+                tuple(tuple(_present(x) for x in s) for s in g.logits),
+                g.checkpoints,
+                g.computed,
+                g.shared,
+                tuple(map(tuple, g.sums)),
+            )
             for g in prepared.gathered
         )
         return RoundResult(results, prepared.tokens, passes, seconds)
@@ -281,6 +299,11 @@ class Engine:
         """
         with self._transfer:
             return import_checkpoint(self.memory, exported, parent)
+
+
+def _no_readout(request: Request) -> list[list[Any]]:
+    """None for each readout of each segment."""
+    return [[None] * len(s.readouts) for s in request.segments]
 
 
 def _present(x: Logits | None) -> Logits:

@@ -8,10 +8,10 @@ changes no answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flide_engine.plan import Int32, common_prefix
-from flide_engine.segments import FROM_CHECKPOINT, GRID, Kind, Readout, Request, Segment
+from flide_engine.segments import FROM_CHECKPOINT, GRID, Kind, Request, Segment
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ def _split_tree(owner: int, request: Request, members: Sequence[int], limit: int
         piece = Segment(
             trunk.tokens[begin - start : end - start],
             saves=saves if end in saves else (*saves, end),
-            readouts=tuple(Readout(r.row + start - begin, r.labels) for _, r in chosen),
+            readouts=tuple(replace(r, row=r.row + start - begin) for _, r in chosen),
         )
         numbers = tuple(i for i, _ in chosen)
         yield Part(owner, (piece,), (root,), (numbers,), frozenset((0, p) for p in saves), begin > start, end)
     rest = [(i, r) for i, r in enumerate(trunk.readouts) if start + r.row >= last]
     remainder = Segment(trunk.tokens[last - start :])
-    readouts = tuple(Readout(r.row + start - last, r.labels) for _, r in rest)
+    readouts = tuple(replace(r, row=r.row + start - last) for _, r in rest)
     for number, group in enumerate(_groups(request, members, limit - len(remainder)) or ([[]] if rest else [])):
         first = Segment(remainder.tokens, readouts=readouts if number == 0 else ())
         part = _part(owner, request, [root, *group], first, resumes=last > start)

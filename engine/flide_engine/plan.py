@@ -71,6 +71,7 @@ class RoundPlan:
     save_ptr: [S + 1], save_pos, save_slot: [V] per segment ascending positions; the state after save_pos tokens goes to save_slot.
     page_table: [Q, P] pages from position 0 on, 0 behind the end.
     readout_row: [R], label_ptr: [R + 1], label_ids: [L].
+    mass: [W] the readouts that ask for the sum over the vocabulary, ascending.
     levels: number of levels.
     """
 
@@ -97,6 +98,7 @@ class RoundPlan:
     readout_row: Int32
     label_ptr: Int32
     label_ids: Int32
+    mass: Int32
     levels: int
 
     @property
@@ -104,8 +106,8 @@ class RoundPlan:
         return int(self.token_ids.shape[0])
 
     def arrays(self) -> dict[str, Int32]:
-        """Every metadata array by name, in a fixed order."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "levels"}
+        """Every metadata array that the pass itself reads, by name, in a fixed order."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("mass", "levels")}
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def plan_round(round_: Round, take: Take) -> PlannedRound:
     for p in scratch:
         p.out_slot = next(free)
     _assert_one_writer(pieces, slots)
-    readouts: list[tuple[int, tuple[int, ...]]] = []
+    readouts: list[tuple[int, Readout]] = []
     placements = tuple(_place(r, forest.cuts[i], readouts) for i, r in enumerate(requests))
     return PlannedRound(_metadata(pieces, row, readouts), placements, pages, slots)
 
@@ -248,7 +250,7 @@ def _piece_of(pieces: Sequence[Piece], position: int) -> Piece:
     return next(p for p in pieces if p.start <= position < p.end)
 
 
-def _place(request: Request, cuts: list[list[Piece]], readouts: list[tuple[int, tuple[int, ...]]]) -> Placement:
+def _place(request: Request, cuts: list[list[Piece]], readouts: list[tuple[int, Readout]]) -> Placement:
     at: list[tuple[int, ...]] = []
     saves: dict[tuple[int, int], tuple[Piece, int]] = {}
     own = shared = 0
@@ -263,9 +265,9 @@ def _place(request: Request, cuts: list[list[Piece]], readouts: list[tuple[int, 
     return Placement(tuple(at), saves, own, shared)
 
 
-def _row_of(readout: Readout, start: int, made: Sequence[Piece]) -> tuple[int, tuple[int, ...]]:
+def _row_of(readout: Readout, start: int, made: Sequence[Piece]) -> tuple[int, Readout]:
     piece = _piece_of(made, start + readout.row)
-    return piece.first_row + start + readout.row - piece.start, readout.labels
+    return piece.first_row + start + readout.row - piece.start, readout
 
 
 def table_of(piece: Piece | None, checkpoint: StoredCheckpoint | None) -> Int32:
@@ -291,7 +293,7 @@ def _conv_prev(piece: Piece) -> list[int]:
     return out
 
 
-def _metadata(pieces: Sequence[Piece], rows: int, readouts: Sequence[tuple[int, tuple[int, ...]]]) -> RoundPlan:
+def _metadata(pieces: Sequence[Piece], rows: int, readouts: Sequence[tuple[int, Readout]]) -> RoundPlan:
     i32 = np.int32
     lengths = np.array([len(p.tokens) for p in pieces], i32)
     kv_dst = np.full(rows, -1, i32)
@@ -347,7 +349,8 @@ def _metadata(pieces: Sequence[Piece], rows: int, readouts: Sequence[tuple[int, 
         save_slot=np.array([slot for _, slot in flat], i32),
         page_table=page_table,
         readout_row=np.array([row for row, _ in readouts], i32),
-        label_ptr=np.cumsum([0, *[len(labels) for _, labels in readouts]]).astype(i32),
-        label_ids=np.array([t for _, labels in readouts for t in labels], i32),
+        label_ptr=np.cumsum([0, *[len(r.labels) for _, r in readouts]]).astype(i32),
+        label_ids=np.array([t for _, r in readouts for t in r.labels], i32),
+        mass=np.array([i for i, (_, r) in enumerate(readouts) if r.mass], i32),
         levels=1 + max([-1, *[p.level for p in pieces]]),
     )

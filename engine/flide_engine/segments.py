@@ -30,6 +30,10 @@ class RequestError(ValueError):
     """A request that no engine can run as written. The message names the segment and the rule it breaks."""
 
 
+class LabelMassUnsupported(RequestError):
+    """This engine has no sum over the vocabulary; `EngineInfo.label_mass` says so beforehand."""
+
+
 class CheckpointLike(Protocol):
     """What a request needs to know of a checkpoint: how many trunk tokens it stands for."""
 
@@ -39,10 +43,14 @@ class CheckpointLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """Read the logits of `labels` (token ids) at token `row` of the segment (0 is its first token)."""
+    """Read the logits of `labels` (token ids) at token `row` of the segment (0 is its first token).
+
+    mass: also the log of the sum of exp over the logits of the whole vocabulary, a product with the whole output head.
+    """
 
     row: int
     labels: tuple[int, ...]
+    mass: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def resumed(request: Request, checkpoint: CheckpointLike) -> Request:
         root,
         tokens=root.tokens[m:],
         saves=tuple(p for p in root.saves if p > m),
-        readouts=tuple(Readout(r.row - m, r.labels) for r in root.readouts if r.row >= m),
+        readouts=tuple(replace(r, row=r.row - m) for r in root.readouts if r.row >= m),
     )
     return Request((tail, *request.segments[1:]), checkpoint, request.share_key)
 

@@ -53,6 +53,9 @@ class LogitsOnTheirWay:
 class CudaForward:
     """The pass of one model on one GPU, bfloat16 or float32 (exact: no TF32). Used by one thread, on the default stream."""
 
+    label_mass = False
+    """`vocabulary` is not called here yet: the engine refuses what asks for it."""
+
     def __init__(
         self, model: Model, memory: Memory, max_stream: int, *, graphs: bool = True, first_split: int = FIRST_SPLIT
     ) -> None:

@@ -17,6 +17,7 @@ from flide_engine.reference.attention import Rotary
 from flide_engine.reference.forward import forward
 from flide_engine.reference.products import Products
 from flide_engine.selftest import SelfTest, check_products
+from flide_engine.vocabulary import place_matters
 
 NUMERICS_VERSION = 1
 """Changes whenever this package's arithmetic does."""
@@ -50,11 +51,15 @@ class CpuForward:
         self._products = Products()
         self._rotary = Rotary(model.config, memory.dtype)
         capability = torch.backends.cpu.get_cpu_capability()
+        self.label_mass = True
+        self._alone: bool | None = None
         self.numerics = f"reference-{NUMERICS_VERSION}/torch-{torch.__version__}/{capability}/{processor()}"
 
     def self_test(self) -> SelfTest:
         return check_products(self._model, self._products)
 
     def launch(self, plan: RoundPlan) -> Done:
-        logits = forward(self._model, self._memory, plan, self._products, self._rotary)
+        if len(plan.mass) and self._alone is None:  # looked at when first needed: a vocabulary's product takes its time
+            self._alone = place_matters(self._model.head)
+        logits = forward(self._model, self._memory, plan, self._products, self._rotary, alone=bool(self._alone))
         return Done(logits.numpy())

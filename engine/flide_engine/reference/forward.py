@@ -13,13 +13,17 @@ from flide_engine.reference.delta_rule import gated_delta_net
 from flide_engine.reference.layout import Layout, layout
 from flide_engine.reference.products import Products, padded, pointwise, rms_norm
 from flide_engine.segments import GRID
+from flide_engine.vocabulary import log_sum_exp
 
 Tensor = torch.Tensor
 
 
 @torch.inference_mode()
-def forward(model: Model, memory: Memory, plan: RoundPlan, products: Products, rotary: Rotary) -> Tensor:
-    """Run one planned pass. Returns the label logits [L] in the model's dtype, in the order of plan.label_ids.
+def forward(
+    model: Model, memory: Memory, plan: RoundPlan, products: Products, rotary: Rotary, *, alone: bool = False
+) -> Tensor:
+    """Run one planned pass. Returns in the model's dtype the label logits [L], in the order of plan.label_ids, and behind them the
+    sums over the vocabulary [W] of plan.mass. alone: see `log_sum_exp`.
 
     Writes the K/V pages of all trunk rows and the states and conv windows of all saves into `memory`. In the last layer queries,
     output projection and MLP run on the readout rows only.
@@ -48,7 +52,12 @@ def forward(model: Model, memory: Memory, plan: RoundPlan, products: Products, r
             x = x + products(mixed, layer.o)
         gate, up = products(rms_norm(x, layer.post_norm, config.rms_eps), layer.gate_up).chunk(2, -1)
         x = x + products(pointwise(F.silu, gate.contiguous()) * up, layer.down)
-    return label_logits(model, rms_norm(x, model.norm, config.rms_eps), plan)
+    hidden = rms_norm(x, model.norm, config.rms_eps)
+    logits = label_logits(model, hidden, plan)
+    if not len(plan.mass):
+        return logits
+    sums = log_sum_exp(hidden[torch.from_numpy(plan.mass).long()], model.head, softcap=config.softcap, alone=alone)
+    return torch.cat([logits, sums])
 
 
 def _readout_rows(x: Tensor, at: Layout) -> Tensor:
