@@ -69,6 +69,8 @@ def _about(reply: Reply) -> dict[str, Any]:
         }
     if reply.x_untrained:
         about["untrained"] = True
+    if reply.x_out_of_scope:
+        about["out_of_scope"] = reply.x_out_of_scope
     return about
 
 

@@ -47,6 +47,8 @@ class Decision:
     """Of an earlier replay, not asked again."""
     questions: str = ""
     """Digest of what was asked at which moment."""
+    out_of_scope: dict[str, str] = field(default_factory=dict)
+    """Question -> why the model's card does not speak for its answer."""
 
     @property
     def messages(self) -> list[Wire]:
@@ -77,6 +79,7 @@ class Decision:
             "model": self.model,
             "prompt_format": self.prompt_format,
             "untrained": self.untrained,
+            "out_of_scope": self.out_of_scope,
             "phases": self.phases,
             "labels": self.labels,
             "begun": round(self.begun, 6),

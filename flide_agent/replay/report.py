@@ -69,6 +69,8 @@ class Totals:
     reused: int = 0
     computed: int = 0
     untrained: bool = False
+    guesses: int = 0
+    """Answers that the model's card does not speak for."""
     first: float = math.inf
     last: float = 0.0
     models: set[str] = field(default_factory=set)
@@ -87,6 +89,7 @@ class Totals:
         elif isinstance(event, Decision):
             self.decisions += 1
             self.untrained = self.untrained or event.untrained
+            self.guesses += len(event.out_of_scope)
             self.models.add(event.model)
             if event.first:
                 self._add_request(event)
@@ -132,6 +135,7 @@ class Totals:
             "milliseconds": percentiles(self.milliseconds),
             "models": sorted(self.models),
             "untrained": self.untrained,
+            "out_of_scope": self.guesses,
             "service_milliseconds": percentiles(self.service),
             "milliseconds_by_size": {k: {"n": len(v), **percentiles(v)} for k, v in sorted(self.by_size.items())},
             "decisions_per_second": round(self.per_second, 3),
@@ -169,6 +173,10 @@ class Totals:
                 out.append(f"          {b.own_computed:,} tokens computed here, {b.computed:,} there{more}")
             if b.milliseconds:
                 out.append(f"          latency there p50 {percentile(sorted(b.milliseconds), 50):.1f} ms")
+        if self.guesses:
+            out.append(
+                f"{_count(self.guesses, 'answer')} with a ? out of scope: not a question of the model's card, or too long a history"
+            )
         if self.untrained:
             out.append(UNTRAINED)
         if self.problems:
@@ -214,7 +222,7 @@ class Layout:
         return [c for c in fixed if c[0] not in left_out] + asked + [("ms", 7)]
 
     def _width(self, name: str) -> int:
-        return 11 if self.questions[name].get("type") == "choice" else max(5, min(len(TITLES.get(name, name)), 10))
+        return 12 if self.questions[name].get("type") == "choice" else max(5, min(len(TITLES.get(name, name)), 10))
 
     def header(self) -> str:
         return " ".join(title.rjust(width) for title, width in self._columns()) + ("  then" if self.then else "")
@@ -224,7 +232,12 @@ class Layout:
         cost = (d.computed_tokens, line(d.reason, 12), f"{d.milliseconds:.1f}") if d.first else ('"', '"', '"')
         cells = [str(d.step.index), *([d.moment] if self.moments else []), str(d.history_tokens), str(d.m)]
         cells += [] if self.narrow else [str(d.reused_tokens)]
-        cells += [str(cost[0]), cost[1], *(cell(d.answers.get(name)) for name in self.questions), cost[2]]
+        cells += [
+            str(cost[0]),
+            cost[1],
+            *(cell(d.answers.get(name)) + "?" * (name in d.out_of_scope) for name in self.questions),
+            cost[2],
+        ]
         row = " ".join(text.rjust(width) for text, (_, width) in zip(cells, self._columns(), strict=True))
         return row + (f"  {line(d.step.action, self.then)}" if self.then else "")
 

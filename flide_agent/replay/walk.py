@@ -182,6 +182,7 @@ class Walk:
             service_milliseconds=done.latency.total,
             model=reply.model,
             untrained=reply.x_untrained,
+            out_of_scope=reply.x_out_of_scope,
             phases=msgspec.to_builtins(done.latency),
             begun=begun - self.start,
             prompt_format=reply.x_prompt_format,
@@ -195,6 +196,7 @@ class Walk:
                 step=step,
                 moment=moment,
                 answers={name: answers[name] for name in self.plan.at[moment] if name in answers},
+                out_of_scope={n: why for n, why in shared.out_of_scope.items() if n in self.plan.at[moment]},
                 labels=self.label(run, step, moment),
                 first=i == 0,
             )

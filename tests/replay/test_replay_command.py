@@ -46,7 +46,7 @@ def test_each_step_is_asked_with_its_whole_history_in_one_session(service: Count
 def test_the_table_and_the_summary(service: CountingService) -> None:
     out = replay(EXAMPLE).output
     assert "(swe-agent-1.1, 20 steps)" in out
-    assert "step tokens      m reused computed   reason failed        next stuck  done  risk      ms  then" in out
+    assert "step tokens      m reused computed   reason failed         next stuck  done  risk      ms  then" in out
     assert "  python -m unittest\n" in out
     assert sum(" run 0.50 " in row for row in out.splitlines()) == 20
     assert "20 decisions in 1 run, model counting" in out
@@ -69,7 +69,7 @@ def test_json_takes_stdout_alone_and_its_keys_are_stable(service: CountingServic
     assert len(decisions) == 3
     assert " ".join(decisions[0]) == (
         "kind file row run format step moment source messages history_tokens m reused_tokens computed_tokens reason answers "
-        "milliseconds service_milliseconds session model prompt_format untrained phases labels begun request questions"
+        "milliseconds service_milliseconds session model prompt_format untrained out_of_scope phases labels begun request questions"
     )
     assert list(decisions[0]["answers"]) == list(DEFAULT)
     assert decisions[1]["m"] == decisions[0]["history_tokens"] // 64 * 64
@@ -80,7 +80,7 @@ def test_json_takes_stdout_alone_and_its_keys_are_stable(service: CountingServic
 
 
 @pytest.mark.parametrize(
-    ("width", "reused", "then"), [(None, True, 40), (200, True, 60), (120, True, 30), (92, True, 0), (85, False, 0)]
+    ("width", "reused", "then"), [(None, True, 40), (200, True, 60), (120, True, 29), (92, True, 0), (85, False, 0)]
 )
 def test_the_layout_fits_the_terminal(width: int | None, reused: bool, then: int) -> None:
     layout = Layout.fitting(DEFAULT, width)
