@@ -27,6 +27,7 @@ T = TypeVar("T")
 class Ask:
     """One decision to make: on `state`, or on a session's history (`messages`, or `append` after `head`).
 
+    label_mass: each answer is to say how much of the whole vocabulary's probability its labels hold.
     arrived, deadline: of time.perf_counter, which all processes of a machine share; a deadline of 0.0 is none.
     """
 
@@ -39,6 +40,7 @@ class Ask:
     tools: list[Any] | None = None
     candidates: dict[str, list[Message]] = field(default_factory=dict)
     model: str | None = None
+    label_mass: bool = False
     arrived: float = field(default_factory=time.perf_counter)
     deadline: float = 0.0
 
@@ -93,14 +95,14 @@ def parse_systemone(raw: Any, settings: Settings) -> Ask:
         faults.add(("state",), "a state must be a string, an object or an array", "state_type")
     if body.get("assets") is not None:
         faults.add(("assets",), "this server reads no images", "assets_unsupported")
-    refuse_label_mass(body, faults)
+    mass = label_mass(body, faults)
     model, raw_session = _model(body, faults), body.get("x_session")
     candidates = _candidates(body, faults, settings)
     if raw_session is None:
         if candidates:
             faults.add(("x_candidates",), "candidates need a session: send x_session, or use /v1/sessions/{id}/decide")
         faults.done()
-        return Ask(questions, state, model=model, arrived=arrived)
+        return Ask(questions, state, model=model, label_mass=mass, arrived=arrived)
     if isinstance(raw_session, str):
         raw_session = {"id": raw_session}
     if not isinstance(raw_session, dict):
@@ -114,21 +116,21 @@ def parse_systemone(raw: Any, settings: Settings) -> Ask:
     messages = faults.messages(state if isinstance(state, list) else [], ("state",), settings)
     faults.done()
     whole, tail = (None, messages) if head is not None else (messages, None)
-    return Ask(questions, None, session, whole, tail, head, tools, candidates, model, arrived)
+    return Ask(questions, None, session, whole, tail, head, tools, candidates, model, mass, arrived)
 
 
 def parse_decide(raw: Any, session: str, settings: Settings) -> Ask:
     """The body of POST /v1/sessions/{id}/decide. Raises InvalidRequest."""
     body, faults, arrived = _object(raw), Faults(), time.perf_counter()
     check_session_id(session)
-    refuse_label_mass(body, faults)
+    mass = label_mass(body, faults)
     questions = _questions(body, faults, settings)
     whole, tail, head = _history(body, faults, settings)
     tools = _tools(body, (), faults)
     candidates = _candidates(body, faults, settings)
     model = _model(body, faults)
     faults.done()
-    return Ask(questions, None, session, whole, tail, head, tools, candidates, model, arrived)
+    return Ask(questions, None, session, whole, tail, head, tools, candidates, model, mass, arrived)
 
 
 def parse_prefetch(raw: Any, session: str, settings: Settings) -> Ask:
@@ -199,11 +201,12 @@ def _questions(body: dict[str, Any], faults: Faults, settings: Settings) -> dict
     return questions
 
 
-def refuse_label_mass(body: dict[str, Any], faults: Faults) -> None:
-    """What an answer cannot have is refused, not left out."""
-    if body.get("x_label_mass"):
-        message = "label mass is not offered: it needs a product over the whole vocabulary, which this engine does not compute"
-        faults.add(("x_label_mass",), message, "unsupported")
+def label_mass(body: dict[str, Any], faults: Faults) -> bool:
+    """The field `x_label_mass`."""
+    asked = body.get("x_label_mass")
+    if asked is not None and not isinstance(asked, bool):
+        faults.add(("x_label_mass",), "x_label_mass is true or false", "bool_type")
+    return asked is True
 
 
 def _model(body: dict[str, Any], faults: Faults) -> str | None:

@@ -20,7 +20,7 @@ from flide_engine.segments import Request
 from flide_agent.asks import ALIASES, Ask
 from flide_agent.decision import Decision, Served, Times
 from flide_agent.dispatch import Dispatcher, Done
-from flide_agent.errors import DeadlineExceeded, Overloaded, UnknownModel
+from flide_agent.errors import DeadlineExceeded, InvalidRequest, Overloaded, UnknownModel
 from flide_agent.line import Admission, Place, let_go
 from flide_agent.reader import Reader
 from flide_agent.reading import Reading, build_request, read_answers
@@ -87,6 +87,9 @@ class Decider:
         Steps of one session run one after the other, in order of arrival; all else runs side by side.
         """
         self._check_model(ask.model)
+        if ask.label_mass and not self.dispatcher.engine.info.label_mass:
+            message = "label mass needs a product over the whole vocabulary, which this server's engine does not compute"
+            raise InvalidRequest.at(("x_label_mass",), message, "unsupported")
         if ask.session is None:
             decision = await self._decide(tenant, ask, admission)
         else:

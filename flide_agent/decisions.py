@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any
 
-from flide_agent.asks import Ask, Faults, refuse_label_mass
+from flide_agent.asks import Ask, Faults, label_mass
 from flide_agent.errors import InvalidRequest
 from flide_agent.messages import dumps
 from flide_agent.questions import parse_questions
@@ -35,7 +35,7 @@ def parse_decisions(raw: Any, settings: Settings) -> tuple[Ask, list[dict[str, A
         value = raw.get(key)
         if value is not None and (not isinstance(value, str) or len(value) > MOST_IDENTIFIER):
             faults.add((key,), f"text of at most {MOST_IDENTIFIER} characters", "string_too_long")
-    refuse_label_mass(raw, faults)
+    mass = label_mass(raw, faults)
     state = _input(raw.get("input"), faults)
     questions = raw.get("questions")
     core: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def parse_decisions(raw: Any, settings: Settings) -> tuple[Ask, list[dict[str, A
     assert isinstance(questions, list)
     parsed = faults.read(lambda: parse_questions(core, ("body", "questions"))) or {}
     faults.done()
-    return Ask(parsed, state, model=model, arrived=arrived), questions
+    return Ask(parsed, state, model=model, label_mass=mass, arrived=arrived), questions
 
 
 def render(reply: dict[str, Any], m: int, saved: int, questions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def render(reply: dict[str, Any], m: int, saved: int, questions: list[dict[str, 
     usage, answers = reply["usage"], list(reply["answers"].values())
     out = {
         "model": reply["model"],
-        "answers": [_answer(question, answer) for question, answer in zip(questions, answers, strict=True)],
+        "answers": [_answer(question, answer) | _extra(answer) for question, answer in zip(questions, answers, strict=True)],
         "usage": {
             "input_tokens": usage["input_tokens"],
             "input_tokens_details": {"cached_tokens": m, "cache_write_tokens": saved - m},
@@ -67,7 +67,11 @@ def render(reply: dict[str, Any], m: int, saved: int, questions: list[dict[str, 
             "total_tokens": usage["input_tokens"],
         },
     }
-    return out | {key: value for key, value in reply.items() if key.startswith("x_")}
+    return out | _extra(reply)
+
+
+def _extra(reply: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in reply.items() if key.startswith("x_")}
 
 
 def _answer(question: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:

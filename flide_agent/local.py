@@ -28,9 +28,9 @@ from flide_agent.dispatch import Dispatcher
 from flide_agent.errors import StartError
 from flide_agent.inflight import Inflight
 from flide_agent.keys import TENANT
-from flide_agent.replies import Reply
+from flide_agent.replies import Prefetched, Reply
 from flide_agent.settings import Settings, default_store
-from flide_agent.wire import Messages, Questions, decide_body, open_body, systemone_body
+from flide_agent.wire import Messages, Questions, decide_body, open_body, prefetch_body, systemone_body
 
 if TYPE_CHECKING:
     from flide_engine.engine import Engine
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flide_agent")
 T = TypeVar("T")
+HOST_BYTES = 4 << 30
+"""Of the host tier beside a GPU."""
 
 
 def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
@@ -107,8 +109,16 @@ class Service:
         from flide_agent.sessions import Sessions
         from flide_agent.store import CheckpointStore
 
+        gpu = not engine.info.device.startswith("cpu")
+        host_bytes = (HOST_BYTES if gpu else 0) if settings.host_bytes is None else settings.host_bytes
         store = CheckpointStore.open(
-            settings.store or default_store(), engine, prompts_digest=prompts.digest, disk_bytes=settings.disk_bytes
+            settings.store or default_store(),
+            engine,
+            prompts_digest=prompts.digest,
+            host_bytes=host_bytes,
+            disk_bytes=settings.disk_bytes,
+            tenant_bytes=settings.tenant_bytes or None,
+            session_bytes=settings.session_bytes or None,
         )
         for note in store.notes:
             log.info("%s", note)
@@ -117,7 +127,6 @@ class Service:
         except BaseException:
             store.close()
             raise
-        gpu = not engine.info.device.startswith("cpu")
         dispatcher = Dispatcher(
             engine,
             store.relieve,
@@ -227,9 +236,15 @@ class LocalService:
         return msgspec.convert(self._wait(self.service.decider.decide(self.tenant, ask)).reply, Reply)
 
     def systemone(
-        self, state: Any, questions: Questions, *, model: str | None = None, session: Mapping[str, Any] | None = None
+        self,
+        state: Any,
+        questions: Questions,
+        *,
+        model: str | None = None,
+        session: Mapping[str, Any] | None = None,
+        label_mass: bool = False,
     ) -> Reply:
-        body = systemone_body(state, questions, model=model, session=session)
+        body = systemone_body(state, questions, model=model, session=session, label_mass=label_mass)
         return self._decide(asks.parse_systemone(body, self.settings))
 
     def decide(
@@ -242,9 +257,24 @@ class LocalService:
         head: str | None = None,
         candidates: Mapping[str, Any] | None = None,
         tools: Sequence[Any] | None = None,
+        label_mass: bool = False,
     ) -> Reply:
-        body = decide_body(questions, messages=messages, append=append, head=head, candidates=candidates, tools=tools)
+        body = decide_body(
+            questions, messages=messages, append=append, head=head, candidates=candidates, tools=tools, label_mass=label_mass
+        )
         return self._decide(asks.parse_decide(body, session, self.settings))
+
+    def prefetch(
+        self,
+        session: str,
+        *,
+        messages: Messages | None = None,
+        append: Messages | None = None,
+        head: str | None = None,
+        tools: Sequence[Any] | None = None,
+    ) -> Prefetched:
+        ask = asks.parse_prefetch(prefetch_body(messages, append, head, tools), session, self.settings)
+        return msgspec.convert(self._wait(self.service.decider.prefetch(self.tenant, ask)), Prefetched)
 
     def open_session(
         self, session: str | None = None, *, metadata: Mapping[str, Any] | None = None, tools: Sequence[Any] | None = None

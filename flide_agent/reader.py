@@ -36,7 +36,15 @@ class Reader:
                 trunk = self.prompts.state(ask.state)
                 escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
                 reading = Reading(
-                    trunk.tokens, trunk.saves, self.sessions.share_key(tenant), escaped, (), branches, None, self.card
+                    trunk.tokens,
+                    trunk.saves,
+                    self.sessions.share_key(tenant),
+                    escaped,
+                    (),
+                    branches,
+                    None,
+                    self.card,
+                    ask.label_mass,
                 )
             else:
                 reading = self._read_step(tenant, ask.session, ask, branches)
@@ -60,7 +68,9 @@ class Reader:
             blocks = [self.prompts.message(step.messages + i, m) for i, m in enumerate(messages, 1)]
             candidates.append((key, np.concatenate([b.tokens for b in blocks]).astype(np.int32)))
             escaped = escaped or any(b.escaped for b in blocks)
-        return Reading(step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step, self.card)
+        return Reading(
+            step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step, self.card, ask.label_mass
+        )
 
     def _branches(self, questions: dict[str, Question]) -> Branches:
         faults: list[dict[str, Any]] = []

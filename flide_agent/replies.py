@@ -11,9 +11,10 @@ import msgspec
 
 
 class Noul(msgspec.Struct, frozen=True, tag="noul", tag_field="type"):
-    """noul: the probability of yes."""
+    """noul: the probability of yes. x_label_mass: where asked for, the labels' share of the whole vocabulary's probability."""
 
     noul: float
+    x_label_mass: float | None = None
 
 
 class Choice(msgspec.Struct, frozen=True, tag="choice", tag_field="type"):
@@ -22,6 +23,7 @@ class Choice(msgspec.Struct, frozen=True, tag="choice", tag_field="type"):
     choice: str
     probabilities: dict[str, float]
     confidence: float
+    x_label_mass: float | None = None
 
 
 class Score(msgspec.Struct, frozen=True, tag="score", tag_field="type"):
@@ -31,9 +33,20 @@ class Score(msgspec.Struct, frozen=True, tag="score", tag_field="type"):
     legend: dict[str, Any]
     probabilities: dict[str, float]
     confidence: float
+    x_label_mass: float | None = None
 
 
 Answer = Noul | Choice | Score
+
+
+class Prefetched(msgspec.Struct, frozen=True):
+    """What a step on this history would start from. tier: where its checkpoint was, None when there is none."""
+
+    id: str
+    history_tokens: int
+    m: int
+    tier: str | None
+    loaded_bytes: int
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -70,6 +83,33 @@ class StepReply(msgspec.Struct, frozen=True):
     reason: str
     history_tokens: int = 0
     latency: Latency = Latency()
+
+
+class StepEvent(StepReply, frozen=True):
+    """A step was answered. number: pass it as `after` to go on behind it. at: seconds since the epoch.
+
+    answers_left_out: they were too many to be kept.
+    """
+
+    number: int = 0
+    at: float = 0.0
+    answers: dict[str, Answer] = {}
+    answers_left_out: bool = False
+
+
+class DurableEvent(msgspec.Struct, frozen=True):
+    """The step of this head would survive a crash. checkpoints: m, tiers, bytes, durable of each."""
+
+    head: str
+    step: int
+    checkpoints: list[dict[str, Any]]
+
+
+class DeletedEvent(msgspec.Struct, frozen=True):
+    """The session is gone, and the stream with it."""
+
+
+SessionEvent = StepEvent | DurableEvent | DeletedEvent
 
 
 class CandidateReply(msgspec.Struct, frozen=True):

@@ -48,6 +48,7 @@ class Slices:
     _checkpoint: Checkpoint | None = None
     _left: list[int] = field(default_factory=list)
     _logits: list[Any] = field(default_factory=list)
+    _sums: list[Any] = field(default_factory=list)
     _saved: dict[tuple[int, int], Checkpoint] = field(default_factory=dict)
     _computed: int = 0
     _shared: int = 0
@@ -62,6 +63,7 @@ class Slices:
         parents = {s.parent for s in self.request.segments}
         self._left = [i for i in range(1, len(self.request.segments)) if i not in parents or self.request.segments[i].readouts]
         self._logits = [()] * len(self.request.segments)
+        self._sums = list(self._logits)
 
     @property
     def cut(self) -> bool:
@@ -87,6 +89,7 @@ class Slices:
         for own, original in enumerate(now.segments):
             if result.logits[own]:
                 self._logits[original] = result.logits[own]
+                self._sums[original] = result.sums[own] if result.sums else ()
         self._computed += result.computed_tokens
         self._shared += result.shared_tokens
         before = self._checkpoint
@@ -116,7 +119,7 @@ class Slices:
         if self._checkpoint is not None:
             self._checkpoint.release()
         self._checkpoint = None
-        self.done = type(last)(tuple(self._logits), self._saved, self._computed, self._shared)
+        self.done = type(last)(tuple(self._logits), self._saved, self._computed, self._shared, tuple(self._sums))
         self._saved = {}
 
     def _cut(self) -> _Slice:

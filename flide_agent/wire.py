@@ -13,6 +13,7 @@ import httpx
 import msgspec
 
 from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, UnexpectedReply, Unreachable, from_wire
+from flide_agent.replies import DeletedEvent, DurableEvent, SessionEvent, StepEvent
 
 DEFAULT_URL = "http://127.0.0.1:8321"
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds
@@ -25,10 +26,17 @@ T = TypeVar("T")
 
 
 def systemone_body(
-    state: Any, questions: Questions, *, model: str | None = None, session: Mapping[str, Any] | None = None
+    state: Any,
+    questions: Questions,
+    *,
+    model: str | None = None,
+    session: Mapping[str, Any] | None = None,
+    label_mass: bool = False,
 ) -> dict[str, Any]:
     """The body of POST /v1/systemone."""
     body: dict[str, Any] = {"state": state, "questions": questions}
+    if label_mass:
+        body["x_label_mass"] = True
     if model is not None:
         body["model"] = model
     if session is not None:
@@ -45,10 +53,20 @@ def decide_body(
     candidates: Mapping[str, Any] | None = None,
     tools: Sequence[Any] | None = None,
     model: str | None = None,
+    label_mass: bool = False,
 ) -> dict[str, Any]:
     """The body of POST /v1/sessions/{id}/decide. Fields that are None stay away."""
-    given = {"messages": messages, "append": append, "head": head, "x_candidates": candidates, "tools": tools, "model": model}
-    return {"questions": questions} | {name: value for name, value in given.items() if value is not None}
+    given = {"x_candidates": candidates, "model": model, "x_label_mass": label_mass or None}
+    more = {name: value for name, value in given.items() if value is not None}
+    return {"questions": questions} | prefetch_body(messages, append, head, tools) | more
+
+
+def prefetch_body(
+    messages: Messages | None, append: Messages | None, head: str | None, tools: Sequence[Any] | None
+) -> dict[str, Any]:
+    """The body of POST /v1/sessions/{id}/prefetch. Fields that are None stay away."""
+    given = {"messages": messages, "append": append, "head": head, "tools": tools}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def open_body(session: str | None, metadata: Mapping[str, Any] | None, tools: Sequence[Any] | None) -> dict[str, Any]:
@@ -153,6 +171,34 @@ class Page(msgspec.Struct):
 
     def nextsession_path(self) -> str | None:
         return None if self.cursor is None else f"{PAGE}&cursor={quote(self.cursor, safe='')}"
+
+
+EVENTS: dict[str, type[SessionEvent]] = {"step": StepEvent, "durable": DurableEvent, "deleted": DeletedEvent}
+QUIET_SECONDS = 60.0
+"""A stream of events that says nothing for so long, not even that it is still there, is lost."""
+
+
+class EventLines:
+    """Events from the lines of a stream of server-sent events."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+
+    def take(self, line: str) -> SessionEvent | None:
+        """The event that this line ends, if any. Kinds that this client does not know are passed over."""
+        if line:
+            name, _, value = line.partition(":")
+            self._fields[name] = value.removeprefix(" ")
+            return None
+        fields, self._fields = self._fields, {}
+        kind = EVENTS.get(fields.get("event", ""))
+        if kind is None:
+            return None
+        try:
+            event = msgspec.json.decode(fields.get("data", ""), type=kind)
+        except msgspec.DecodeError as e:
+            raise UnexpectedReply(f"a {fields['event']} event: {e}") from e
+        return msgspec.structs.replace(event, number=int(fields["id"])) if isinstance(event, StepEvent) else event
 
 
 def session_path(session: str, *more: str) -> str:

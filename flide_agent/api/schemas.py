@@ -77,12 +77,13 @@ def requests(settings: Settings) -> dict[str, Schema]:
         "SystemOne": thing(
             ["state", "questions"], about="A System One request. Unknown fields are ignored.",
             state=CONTENT, questions=questions, model=either(TEXT, NULL), x_candidates=either(candidates, NULL),
+            x_label_mass=either(TRUTH, NULL),
             x_session=either(SESSION_ID, thing(["id"], id=SESSION_ID, head=either(TEXT, NULL), tools=either(tools, NULL)), NULL),
         ),
         "Decide": thing(
             ["questions"], about="One step: either messages, or append and the head that it follows.",
             messages=messages, append=messages, head=either(TEXT, NULL), questions=questions, x_candidates=either(candidates, NULL),
-            tools=either(tools, NULL), model=either(TEXT, NULL),
+            tools=either(tools, NULL), model=either(TEXT, NULL), x_label_mass=either(TRUTH, NULL),
         ),
         "Prefetch": thing(
             [], about="The history of a step to come.", messages=messages, append=messages, head=either(TEXT, NULL),
@@ -96,7 +97,7 @@ def requests(settings: Settings) -> dict[str, Schema]:
             ["input", "questions"], about="A request in the OpenAI Decisions shape.",
             model=either(TEXT, NULL), input=either(TEXT, listed({"type": "object"}, 1)),
             questions=listed(ref("DecisionsQuestion"), 1, settings.max_questions),
-            safety_identifier=either({"type": "string", "maxLength": 128}, NULL),
+            safety_identifier=either({"type": "string", "maxLength": 128}, NULL), x_label_mass=either(TRUTH, NULL),
         ),
         "DecisionsQuestion": {"anyOf": [
             thing(["type", "instructions"], type={"const": "predicate"}, name=TEXT, instructions=TEXT),
@@ -114,7 +115,11 @@ def replies() -> dict[str, Schema]:
     answer = {"anyOf": [ref("NoulAnswer"), ref("ChoiceAnswer"), ref("ScoreAnswer")]}
     shares = by_id(SHARE, "Probability of each.")
     checkpoint = thing(
-        ["m", "tiers", "bytes", "durable"], m=COUNT, tiers=listed({"enum": ["device", "disk"]}), bytes=COUNT, durable=TRUTH
+        ["m", "tiers", "bytes", "durable"],
+        m=COUNT,
+        tiers=listed({"enum": ["device", "host", "disk"]}),
+        bytes=COUNT,
+        durable=TRUTH,
     )
     step = thing(
         ["number", "head", "reason", "at", "messages", "tokens", "m", "durable", "checkpoints"],
@@ -123,14 +128,14 @@ def replies() -> dict[str, Schema]:
     )  # fmt: skip
     usage = thing(["input_tokens", "output_tokens"], input_tokens=COUNT, output_tokens=COUNT, x_cached_tokens=COUNT)
     return {
-        "NoulAnswer": thing(["type", "noul"], type={"const": "noul"}, noul=SHARE),
+        "NoulAnswer": thing(["type", "noul"], type={"const": "noul"}, noul=SHARE, x_label_mass=SHARE),
         "ChoiceAnswer": thing(
             ["type", "choice", "probabilities", "confidence"],
-            type={"const": "choice"}, choice=TEXT, probabilities=shares, confidence=SHARE,
+            type={"const": "choice"}, choice=TEXT, probabilities=shares, confidence=SHARE, x_label_mass=SHARE,
         ),
         "ScoreAnswer": thing(
             ["type", "score", "legend", "probabilities", "confidence"],
-            type={"const": "score"}, score=NUMBER, legend=by_id(ANY, "Levels."), probabilities=shares, confidence=SHARE,
+            type={"const": "score"}, score=NUMBER, legend=by_id(ANY, "Levels."), probabilities=shares, confidence=SHARE, x_label_mass=SHARE,
         ),
         "Reply": thing(
             ["model", "answers", "usage", "x_prompt_format"],
@@ -155,7 +160,7 @@ def replies() -> dict[str, Schema]:
         "Deleted": thing(["id", "deleted", "checkpoints"], id=TEXT, deleted={"const": True}, checkpoints=COUNT),
         "Prefetched": thing(
             ["id", "history_tokens", "m", "tier", "loaded_bytes"],
-            id=TEXT, history_tokens=COUNT, m=COUNT, tier=either({"enum": ["device", "disk"]}, NULL), loaded_bytes=COUNT,
+            id=TEXT, history_tokens=COUNT, m=COUNT, tier=either({"enum": ["device", "host", "disk"]}, NULL), loaded_bytes=COUNT,
         ),
         "Models": thing(["models", "object", "data"], models=listed({"type": "object"}), object={"const": "list"},
                         data=listed({"type": "object"})),

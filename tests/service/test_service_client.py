@@ -52,7 +52,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         slept.append(seconds)
 
     monkeypatch.setattr("flide_agent.client.time.sleep", slept.append)
-    monkeypatch.setattr("flide_agent.client.asyncio.sleep", asleep)
+    monkeypatch.setattr("flide_agent.aio.asyncio.sleep", asleep)
     return slept
 
 
