@@ -2,6 +2,7 @@
 # The GPU bars by `flide-agent bench`, the most important first, each part under its own time limit:
 #   tests/gpu/bench_all.sh OUT [WORKLOADS.json]
 # OUT gets a JSON file and a log for each part, and whole.log. Written for one H200 and nine minutes; SECONDS_LEFT says otherwise.
+# PARTS: names of the parts to run, with spaces between. Two GPUs: one script each, with CUDA_VISIBLE_DEVICES and PARTS.
 # A part that runs out of time leaves what it had measured in its file. Nothing else may run on the GPU.
 out=$1
 workloads=${2:+--workloads $2}
@@ -15,6 +16,7 @@ end=$(($(date +%s) + ${SECONDS_LEFT:-535}))
 part() { # part NAME MOST_SECONDS ARGUMENTS...
   name=$1 most=$2
   shift 2
+  case " ${PARTS:-$name} " in *" $name "*) ;; *) return ;; esac
   left=$((end - $(date +%s)))
   [ "$most" -gt "$left" ] && most=$left
   if [ "$most" -lt 15 ]; then
@@ -38,6 +40,6 @@ part() { # part NAME MOST_SECONDS ARGUMENTS...
   part http-0.8b 80 server --model dummy:0.8b $workloads --only $five,di --clients 1,64 --memory 48GiB
   part engine-9b 70 engine --model dummy:9b $workloads --only $five --histories ""
   part http-9b 130 server --model dummy:9b $workloads --only $five,di --clients 1,64 --per-client 2 --memory 32GiB
-  part ablation-4b 90 engine --model dummy:4b $workloads --only race_all,quality_all --ablation --repeats 3 --histories ""
+  part ablation-4b 110 engine --model dummy:4b $workloads --only race_all,quality_all --ablation --repeats 3 --histories ""
   part start-0.8b 200 start --model dummy:0.8b
 }

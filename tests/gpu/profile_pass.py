@@ -163,7 +163,8 @@ def profile(engine: Engine, name: str, request: Request) -> str:
     assert len(prepared.passes) == 1, "profile requests that fit one pass"
     plan = prepared.passes[0][1].plan
     shape = shape_of(plan, forward._first_split)
-    at, logits = forward._block.upload(plan, shape), forward._workspace.logits(shape)
+    forward._block.upload(plan, shape)
+    at, logits = forward._block.views(shape), forward._workspace.logits(shape)
     replay = median_ms(lambda: forward.enqueue(at, logits), 10)
     logits = logits[: len(plan.label_ids)]
     flat = np.concatenate([x for s in result.results[0].logits for x in s])

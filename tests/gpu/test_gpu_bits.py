@@ -10,7 +10,7 @@ import pytest
 import torch
 from flide_engine.cuda import CudaForward
 from flide_engine.engine import Engine, RequestResult
-from flide_engine.segments import GRID, Request, Round
+from flide_engine.segments import GRID, Kind, Readout, Request, Round, Segment
 from forests import Forest, random_forest, random_request, resumed
 
 
@@ -172,3 +172,27 @@ def test_any_length_runs(engine: Engine, rows: int) -> None:
     first = bits(run_one(engine, request))
     assert torch.isfinite(first).all()
     assert torch.equal(first, bits(run_one(engine, request)))
+
+
+def test_sum_over_the_vocabulary(engine: Engine) -> None:
+    """The same bits alone and in a round, near a plain float64 sum's size, and another for another question."""
+    if slow(engine):
+        pytest.skip("float32 products of this size are slow; the sum itself is float32 in both dtypes")
+    rng, vocab = np.random.default_rng(5), engine.info.vocab_size
+
+    def asked(n: int) -> Segment:
+        return Segment(
+            rng.integers(0, vocab, n).astype(np.int32), 0, Kind.LOCAL, readouts=(Readout(n - 1, (1, 2, 3), mass=True),)
+        )
+
+    trunk = Segment(rng.integers(0, vocab, 200).astype(np.int32))
+    questions = [asked(20 + i % 7) for i in range(70)]
+    many = run_one(engine, Request((trunk, *questions)))
+    sums = [s[0] for s in many.sums[1:]]
+    assert all(s is not None and np.isfinite(s) for s in sums)
+    assert len(set(sums)) > 60
+    for i in (0, 33, 69):
+        alone = run_one(engine, Request((trunk, questions[i])))
+        assert alone.sums[1][0] == sums[i]
+        assert torch.equal(bits(alone, 1), torch.from_numpy(many.logits[1 + i][0]))
+        assert sums[i] > float(many.logits[1 + i][0].max()), "the labels are part of the vocabulary"

@@ -28,6 +28,7 @@ from flide_engine.memory import Memory
 from flide_engine.models import LinearLayer, Model
 from flide_engine.plan import RoundPlan
 from flide_engine.selftest import SelfTest
+from flide_engine.vocabulary import log_sum_exp, normed_rows, place_matters
 
 Tensor = torch.Tensor
 
@@ -53,8 +54,7 @@ class LogitsOnTheirWay:
 class CudaForward:
     """The pass of one model on one GPU, bfloat16 or float32 (exact: no TF32). Used by one thread, on the default stream."""
 
-    label_mass = False
-    """`vocabulary` is not called here yet: the engine refuses what asks for it."""
+    label_mass = True
 
     def __init__(
         self, model: Model, memory: Memory, max_stream: int, *, graphs: bool = True, first_split: int = FIRST_SPLIT
@@ -78,6 +78,7 @@ class CudaForward:
             dtype=memory.dtype,
         )
         self._aside = Aside(memory.device)
+        self._alone: bool | None = None  # known when the vocabulary is first summed
         self.graphs = Graphs(memory.device) if graphs and memory.device.type == "cuda" else None
 
     def self_test(self) -> SelfTest:
@@ -113,12 +114,28 @@ class CudaForward:
         moved = self._block.reserve(shape)
         if self._workspace.reserve(shape) or moved:
             self._clear()
-        at, logits = self._block.upload(plan, shape), self._workspace.logits(shape)
+        self._block.upload(plan, shape)
+        logits = self._workspace.logits(shape)
+
+        def enqueue() -> None:
+            self.enqueue(self._block.views(shape), logits)
+
         if self.graphs is None:
-            self.enqueue(at, logits)
+            enqueue()
         else:
-            self.graphs.run(shape, lambda: self.enqueue(at, logits))
-        return LogitsOnTheirWay(logits[: len(plan.label_ids)])
+            self.graphs.run(shape, enqueue)
+        found = logits[: len(plan.label_ids)]
+        return LogitsOnTheirWay(torch.cat([found, self._sums(plan)]) if len(plan.mass) else found)
+
+    def _sums(self, plan: RoundPlan) -> Tensor:
+        """[W] float32: the log of the sum over the vocabulary of the readouts in plan.mass, from what the pass left behind.
+        Launch by launch: few ask."""
+        model, read = self._model, self._workspace.read
+        if self._alone is None:
+            self._alone = place_matters(model.head)
+        rows = torch.from_numpy(plan.mass).long().to(read.residual.device)
+        normed = normed_rows(read.residual, read.delta, model.norm, rows, eps=model.config.rms_eps)
+        return log_sum_exp(normed, model.head, softcap=model.config.softcap, alone=self._alone)
 
     def _clear(self) -> None:
         if self.graphs is not None:

@@ -32,6 +32,7 @@ class Graphs:
         """Forget all graphs: an address in them has changed. Shapes seen before are captured at once when they come again."""
         torch.cuda.current_stream(self._device).synchronize()
         self._graphs.clear()
+        self._pool = torch.cuda.graph_pool_handle()  # a pool that no graph uses any more cannot be used again
 
     def run(self, shape: PassShape, enqueue: Callable[[], None]) -> None:
         """Enqueue a pass: as its graph when there is one, else launch by launch. `enqueue` reads what the graph reads."""

@@ -155,15 +155,18 @@ class MetadataBlock:
         self._block = torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, device=self._device)
         return True
 
-    def upload(self, plan: RoundPlan, shape: PassShape) -> DeviceRound:
-        """One pinned copy. The views belong to this round until the next upload, which the stream runs behind its kernels."""
+    def upload(self, plan: RoundPlan, shape: PassShape) -> None:
+        """One pinned copy, behind the kernels of the round before it on the stream."""
         layout = layout_of(shape)
         pinned = self._stage(layout.size)
         fill(pinned.numpy(), plan, layout)
         self._block[: layout.size].copy_(pinned[: layout.size], non_blocking=True)
         event = self._copied[self._turn] = self._copied[self._turn] or torch.cuda.Event()
         event.record()
-        return device_round(shape, layout, self._block)
+
+    def views(self, shape: PassShape) -> DeviceRound:
+        """What was uploaded last, which had this shape; a later upload of the shape shows in the same views."""
+        return device_round(shape, layout_of(shape), self._block)
 
     def _stage(self, size: int) -> Tensor:
         """The next pinned block, once the copy out of it that may still run is done."""
