@@ -92,13 +92,17 @@ class Gate:
             return handler(request)
         with harmless(self.mode):
             scene = Scene.of(request)
-            cases = [self._case(request, scene)]
+            verdict, case = self._case(request, scene)
             if self.mode == "shadow":
-                self.hearings.decide(cases, scene)
+                self.hearings.decide([case], scene)
             else:
-                alone = _alone(request)
-                found = self.hearings.hold(cases, scene) if alone else self.hearings.unasked(self.hearings.decide(cases, scene))
-                settled = self._settled(request, found[0], scene)
+                if verdict is not None and verdict.action != "review":
+                    outcome = self.hearings.outcome(case)
+                elif _alone(request):
+                    (outcome,) = self.hearings.hold([case], scene)
+                else:
+                    outcome = self.hearings.unasked(*self.hearings.decide([case], scene))
+                settled = self._settled(request, outcome, scene)
                 if isinstance(settled, ToolMessage):
                     return settled
                 request = settled
@@ -110,29 +114,33 @@ class Gate:
             return await handler(request)
         with harmless(self.mode):
             scene = Scene.of(request)
-            cases = [self._case(request, scene)]
+            verdict, case = self._case(request, scene)
             if self.mode == "shadow":
-                await self.hearings.adecide(cases, scene)
+                await self.hearings.adecide([case], scene)
             else:
-                if _alone(request):
-                    found = await self.hearings.ahold(cases, scene)
+                if verdict is not None and verdict.action != "review":
+                    outcome = self.hearings.outcome(case)
+                elif _alone(request):
+                    (outcome,) = await self.hearings.ahold([case], scene)
                 else:
-                    found = self.hearings.unasked(await self.hearings.adecide(cases, scene))
-                settled = self._settled(request, found[0], scene)
+                    outcome = self.hearings.unasked(*await self.hearings.adecide([case], scene))
+                settled = self._settled(request, outcome, scene)
                 if isinstance(settled, ToolMessage):
                     return settled
                 request = settled
         return await handler(request)
 
-    def _case(self, request: ToolCallRequest, scene: Scene) -> Case:
-        """What is known of a call when it is about to run: the verdict in the state, and what the rules say now."""
+    def _case(self, request: ToolCallRequest, scene: Scene) -> tuple[Verdict | None, Case]:
+        """What is known of a call when it is about to run: the verdict in the state, made stricter by what the rules say now."""
         call: Call = request.tool_call
         rule = self.guard.rule(call, scene.state)
         verdict = Verdict.from_state(self.kept(request.state).get(call_key(call, digest_of(scene.history))))
-        if verdict is None and rule.action != "block":
-            return case_of(call, "judge", late=True)
-        verdict = rule if verdict is None else stricter(verdict, rule)
-        return case_of(call, self.guard.then(verdict), answered=verdict.answered)
+        if rule.action == "block":
+            verdict = rule
+        if verdict is None:
+            return None, case_of(call, "judge", late=True)
+        verdict = stricter(verdict, rule)
+        return verdict, case_of(call, self.guard.then(verdict), answered=verdict.answered)
 
     def _settled(self, request: ToolCallRequest, outcome: Outcome, scene: Scene) -> ToolCallRequest | ToolMessage:
         if isinstance(outcome, ToolMessage):

@@ -83,15 +83,11 @@ class Hearings:
 
     def hold(self, cases: list[Case], scene: Scene) -> list[Outcome]:
         """What becomes of each call. Raises GraphInterrupt to ask a person; when the task is resumed it goes on from there."""
-        if all(case["then"] in ("run", "refuse") for case in cases):
-            return [self._outcome(case) for case in cases]
         found = self._graph.invoke({"cases": cases}, scene.config, context=scene)
         return self._outcomes(cases, found["cases"])
 
     async def ahold(self, cases: list[Case], scene: Scene) -> list[Outcome]:
         """`hold` for asyncio."""
-        if all(case["then"] in ("run", "refuse") for case in cases):
-            return [self._outcome(case) for case in cases]
         found = await self._graph.ainvoke({"cases": cases}, scene.config, context=scene)
         return self._outcomes(cases, found["cases"])
 
@@ -105,9 +101,18 @@ class Hearings:
         docket, inquiry = self._plan(cases, scene)
         return self._judged(cases, docket, None if inquiry is None else await self.asker.aask(inquiry, scene.config))
 
-    def unasked(self, cases: list[Case]) -> list[Outcome]:
-        """What becomes of judged calls when nobody can be asked."""
-        return [refused(c["call"], ELSEWHERE) if c["then"] == "ask" else self._outcome(c) for c in cases]
+    def outcome(self, case: Case) -> Outcome:
+        """What becomes of a call that nothing has to be asked about."""
+        call: Call = case["call"]
+        if case["then"] == "run":
+            return call
+        if case["then"] == "answer":
+            return ToolMessage(**case["answer"], tool_call_id=call.get("id") or "", name=call["name"])
+        return self.guard.refusal(call)
+
+    def unasked(self, case: Case) -> Outcome:
+        """What becomes of a judged call when nobody can be asked."""
+        return refused(case["call"], ELSEWHERE) if case["then"] == "ask" else self.outcome(case)
 
     def _judge(self, state: HearingState) -> dict[str, Any]:
         return {"cases": self.decide(state["cases"], get_runtime(Scene).context)}
@@ -135,15 +140,7 @@ class Hearings:
     def _outcomes(self, cases: list[Case], found: list[Case]) -> list[Outcome]:
         # A hearing that another call's task left behind decides nothing here.
         same = [case["of"] for case in cases] == [case["of"] for case in found]
-        return [self._outcome(case) if same else self.guard.refusal(case["call"]) for case in (found if same else cases)]
-
-    def _outcome(self, case: Case) -> Outcome:
-        call: Call = case["call"]
-        if case["then"] == "run":
-            return call
-        if case["then"] == "answer":
-            return ToolMessage(**case["answer"], tool_call_id=call.get("id") or "", name=call["name"])
-        return self.guard.refusal(call)
+        return [self.outcome(case) if same else self.guard.refusal(case["call"]) for case in (found if same else cases)]
 
 
 def _review(state: HearingState) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from integration_agents import ALWAYS, NEVER, REVIEW, RISKY, Body, agent, calling, results, says, thread, unanswered
 from langchain.agents.middleware import AutoModeMiddleware, HumanInTheLoopMiddleware
 from langchain_core.decisions import Choice, Noul
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import HumanMessage
 from langchain_flide import (
     FailPolicy,
     FlideBlocked,
@@ -271,17 +271,39 @@ def test_exempt_and_unlisted_tools_are_not_asked_about() -> None:
     assert len(body.ran) == 2
 
 
-def test_on_block_may_end_or_raise() -> None:
-    fake, body = FakeFlide({"risky": 0.99}), Body()
-    judge = FlideMiddleware(decisions=fake.model(), guard=GuardPolicy(questions=RISKY, on_block="end"))
-    found = agent([calling(call("rm"), call("ls"))], body.tools("rm", "ls"), judge).invoke(says("Go."))
-    assert unanswered(found["messages"]) == set()
-    assert isinstance(found["messages"][-1], AIMessage)
-    judge = FlideMiddleware(decisions=fake.model(), guard=GuardPolicy(questions=RISKY, on_block="raise"))
-    with pytest.raises(FlideBlocked) as caught:
-        agent([calling(call("rm"))], body.tools("rm"), judge).invoke(says("Go."))
-    assert caught.value.tool == "rm"
-    assert body.ran == []
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("on_block", ["end", "raise"])
+@pytest.mark.parametrize("late", [False, True], ids=["proposed", "edited"])
+def test_a_block_that_ends_or_raises_leaves_every_call_answered(on_block: Any, late: bool, mode: str) -> None:
+    """late: a person's edit is what is blocked, when the run is past the step in which proposals are judged."""
+
+    def judged(asked: Any) -> float:
+        return 0.0 if not asked.call or asked.call[0] == "ls" else {"/": 0.99, "build": 0.6}[asked.call[1]["arg"]]
+
+    fake, body, config = FakeFlide(judged), Body(), thread("block")
+    judge = FlideMiddleware(decisions=fake.model(), guard=GuardPolicy(questions=RISKY, on_block=on_block))
+    script = [calling(call("rm", arg="build" if late else "/"), call("ls")), "Again."]
+    acts = agent(script, body.tools("rm", "ls"), judge, saver=InMemorySaver())
+
+    def go(given: Any) -> Any:
+        return acts.invoke(given, config) if mode == "sync" else asyncio.run(acts.ainvoke(given, config))
+
+    given: Any = says("Go.")
+    if late:
+        assert "__interrupt__" in go(given)
+        given = Command(resume={"type": "edit", "edited_action": {"name": "rm", "args": {"arg": "/"}}})
+    if on_block == "raise":
+        with pytest.raises(FlideBlocked) as caught:
+            go(given)
+        assert caught.value.tool == "rm"
+    else:
+        assert go(given)["messages"][-1].text == judge.guard.policy.block_text
+    kept = acts.get_state(config).values["messages"]
+    assert unanswered(kept) == set()
+    assert [m.status for m in results(kept)] == ["error", "success" if late else "error"]
+    assert [name for name, _ in body.ran] == (["ls"] if late else [])  # what had been let through before the edit
+    found = go(says("And now?"))  # the thread is of use, and the old block ends nothing any more
+    assert found["messages"][-1].text == "Again."
 
 
 def test_shadow_records_and_changes_nothing() -> None:
