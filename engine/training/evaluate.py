@@ -95,7 +95,7 @@ def figures(t: Table, temperatures: dict[str, float]) -> dict[str, Any]:
     for name in names:
         mine = [i for i, a in enumerate(t.asked) if a["name"] == name]
         plain = [i for i in mine if t.asked[i]["test"] == "plain"]
-        heat = temperatures.get(name, 1.0)
+        heat = temperatures.get(scores.type_of(name, answers(t, mine)), 1.0)
         groups: dict[str, list[int]] = defaultdict(list)
         groups["all"] = plain
         groups["reversed"] = [i for i in mine if t.asked[i]["test"] == "reversed"]

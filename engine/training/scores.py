@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,16 @@ def temperature(answers: Answers) -> float:
     """The temperature of least loss in [0.25, 8], by a grid of 3 %."""
     grid = np.exp(np.linspace(np.log(0.25), np.log(8.0), 120))
     return float(grid[int(np.argmin([loss(answers, float(t)) for t in grid]))])
+
+
+def type_of(name: str, answers: Answers) -> str:
+    """As the kind of question is called on the wire. Here and not with the questions, which need more than a GPU machine may have."""
+    return "noul" if len(answers.logits[0]) == 2 else "score" if name == "step_count" else "choice"
+
+
+def together(some: Sequence[Answers]) -> Answers:
+    """All of them as one."""
+    return Answers(*([x for a in some for x in getattr(a, f.name)] for f in fields(Answers)))
 
 
 def _hits(answers: Answers) -> npt.NDArray[np.bool_]:

@@ -2,8 +2,9 @@
 
     python -m training.train SHARDS OUT --minutes 9
 
-Writes OUT/model.safetensors (bfloat16), config.json, temperatures.json, figures.json (held-out part of our own sources) and log.jsonl;
-OUT is a complete checkpoint again after every minute. Seeded: data order and start are the same for a seed, the number of steps is not.
+Writes OUT/model.safetensors (bfloat16), config.json, temperatures.json (by type of question), figures.json (held-out part of our own
+sources) and log.jsonl; OUT is a complete checkpoint again after every minute. Seeded: data order and start are the same for a seed,
+the number of steps is not.
 """
 
 from __future__ import annotations
@@ -216,8 +217,9 @@ def main() -> None:
     network = Network(ModelConfig.read(DIRECTORY), plan.seed)
     train(network, data, plan, a.out, Watched(few(kept, 16), names))
     held = answers(network, kept, plan, names)
-    found = {name: scores.temperature(some) for name, some in sorted(held.items())}
-    figures = {name: scores.report(some, found[name]) for name, some in sorted(held.items())}
+    by_type = {t: [some for name, some in held.items() if scores.type_of(name, some) == t] for t in ("noul", "choice", "score")}
+    found = {t: scores.temperature(scores.together(some)) for t, some in by_type.items() if some}
+    figures = {name: scores.report(some, found[scores.type_of(name, some)]) for name, some in sorted(held.items())}
     (a.out / "temperatures.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (a.out / "figures.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     for name, row in figures.items():
