@@ -11,6 +11,7 @@ from flide_agent.asks import Ask
 from flide_agent.decision import Served
 from flide_agent.errors import InvalidRequest, TooLong
 from flide_agent.messages import InputError, InputErrors
+from flide_agent.prompts.recent import RecentStates
 from flide_agent.questions import Question
 from flide_agent.reading import Branches, Reading
 from flide_agent.retention import Retention
@@ -26,6 +27,7 @@ class Reader:
 
     def __init__(self, prompts: Prompts, sessions: Sessions, retention: Retention, served: Served, settings: Settings) -> None:
         self.prompts, self.sessions, self.retention = prompts, sessions, retention
+        self.states = RecentStates(prompts)
         self.context, self.card, self.settings = served.context, served.card, settings
 
     def read(self, tenant: str, ask: Ask) -> Reading:
@@ -33,7 +35,7 @@ class Reader:
         try:
             branches = self._branches(ask.questions)
             if ask.session is None:
-                trunk = self.prompts.state(ask.state)
+                trunk = self.states.trunk(tenant, ask.state)
                 escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
                 reading = Reading(
                     trunk.tokens,

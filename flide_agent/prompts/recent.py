@@ -1,0 +1,48 @@
+"""Trunks of long string states seen lately: a state that comes again is recognised by its content before it is tokenised."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+
+from flide_agent.prompts.prompts import Prompts
+from flide_agent.prompts.trunk import Trunk
+
+SHORTEST = 1024
+"""Characters below which looking up costs about what tokenising does."""
+
+
+class RecentStates:
+    """Bounded by characters, least recently used first out. Thread-safe. One tenant's states never speed up another's."""
+
+    def __init__(self, prompts: Prompts, characters: int = 1 << 24) -> None:
+        """characters: total length of the states whose tokens are kept (4 bytes for each of about 4 characters)."""
+        self._prompts, self._longest, self._room = prompts, characters, characters
+        self._held: OrderedDict[bytes, tuple[int, Trunk]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.hits = self.misses = 0
+
+    def trunk(self, tenant: str, state: object) -> Trunk:
+        """The trunk of a System One state, as `Prompts.state` gives it."""
+        if not isinstance(state, str) or not SHORTEST <= len(state) <= self._longest:
+            return self._prompts.state(state)
+        own = tenant.encode("utf-8", "surrogatepass")
+        key = hashlib.sha256(len(own).to_bytes(4, "big") + own + state.encode("utf-8", "surrogatepass")).digest()
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+                self.hits += 1
+                return found[1]
+        made = self._prompts.state(state)
+        made.tokens.flags.writeable = False  # many requests now stand on it
+        with self._lock:
+            self.misses += 1
+            if key not in self._held:
+                self._held[key] = (len(state), made)
+                self._room -= len(state)
+            while self._room < 0:
+                _, (length, _) = self._held.popitem(last=False)
+                self._room += length
+        return made
