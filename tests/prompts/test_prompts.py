@@ -197,9 +197,9 @@ def test_states_that_are_none(prompts: Prompts) -> None:
         prompts.state(None)
 
 
-def long_text() -> str:
+def long_text(seed: int = 5) -> str:
     """About 300,000 characters of code and adversarial texts, with thousands of seams."""
-    rng = random.Random(5)
+    rng = random.Random(seed)
     source = Path(wording.__file__).read_text("utf-8")
     return wording.well_formed("".join(seam_cases.text(rng) + "\n" + source[i % 900 :][:700] for i in range(400)))
 
@@ -229,6 +229,19 @@ def test_long_texts_go_through_threads_with_equal_ids(directory: Path, oracle: O
     for rule in (r"\n", r"(?<=\w)(?=\w)"):
         monkeypatch.setattr(encoder, "_CUT", re.compile(rule))
         assert [t for piece in encoder.cut(text, 1) for t in encode(piece).tolist()] != whole
+
+
+@pytest.mark.bars
+def test_bar_a_million_tokens_in_pieces(directory: Path, oracle: Oracle, bar: Callable[..., None]) -> None:
+    """Texts cut at every seam against the plain tokenizer's ids, a million tokens of them."""
+    encode, seen, wrong, seed = Prompts.load(directory)._encoder._encode, 0, 0, 100
+    while seen < 1_000_000:
+        text = long_text(seed)
+        whole = oracle.encode(text)
+        wrong += [t for piece in encoder.cut(text, 1) for t in encode(piece).tolist()] != whole
+        seen, seed = seen + len(whole), seed + 1
+    name = "qwen35" if "qwen35" in directory.name else "embedded"
+    bar(f"texts_that_differ_in_pieces_{name}", wrong, limit=0, tokens=seen, texts=seed - 100)
 
 
 def test_a_text_without_seams_is_one_piece(directory: Path, oracle: Oracle) -> None:
