@@ -83,7 +83,7 @@ def value_of(field: Field, given: Any) -> Any:
 
 def _from_text(field: Field, text: str) -> Any:
     if field.unit == "bytes":
-        return size(text)
+        return 0 if text.strip() == "0" else size(text)
     if field.kind is bool:
         if text.lower() not in (*_TRUE, *_FALSE):
             raise ValueError(f"{text!r} is neither true nor false")

@@ -80,9 +80,10 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
     except (ValueError, RuntimeError, MemoryError, OSError) as e:  # settings that do not fit; no memory for the pools
         raise StartError(f"model {settings.model!r} cannot be loaded: {e}") from e
     if engine.info.vocab_size < prompts.vocab_size:
-        raise StartError(
-            f"model {settings.model!r}: its tokenizer has {prompts.vocab_size} tokens, its weights {engine.info.vocab_size}"
-        )
+        what = f"its tokenizer has {prompts.vocab_size} tokens, its weights {engine.info.vocab_size}"
+        if name.startswith("dummy:"):
+            what += "; it is for tests of the engine alone, serve 'default' or a random model in true shapes such as dummy:0.8b"
+        raise StartError(f"model {settings.model!r}: {what}")
     released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
     served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released, card)
     return engine, prompts, served

@@ -89,7 +89,7 @@ class _Parts(Collector):
             yield GaugeMetricFamily(name, about, value=value)
         for what in ("bytes", "count"):
             family = GaugeMetricFamily(f"flide_ckpt_{what}", f"Checkpoints kept, {what}.", labels=["tier"])
-            for tier in ("device", "disk"):
+            for tier in ("device", "host", "disk"):
                 family.add_metric([tier], store[f"{tier}_{what}"])
             yield family
 
@@ -99,8 +99,9 @@ _ENGINE_COUNTERS = (
     "tokens_shared", "tokens_reused", "engine_seconds",
 )  # fmt: skip
 _STORE_COUNTERS = (
-    "hits_device", "hits_disk", "misses", "tokens_found", "published", "writes", "writes_dropped", "writes_failed", "bytes_written",
-    "bytes_read", "corrupt", "load_failed", "evicted_device", "evicted_disk", "orphans_swept", "collected", "commit_failures",
+    "hits_device", "hits_host", "hits_disk", "misses", "tokens_found", "published", "writes", "writes_dropped", "writes_failed",
+    "bytes_written", "bytes_read", "bytes_from_host", "corrupt", "load_failed", "evicted_device", "evicted_host", "evicted_disk",
+    "orphans_swept", "collected", "commit_failures",
 )  # fmt: skip
 
 

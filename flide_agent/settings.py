@@ -39,7 +39,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: Annotated[
         int, Meta(description="device memory for recurrent states and K/V pages", extra_json_schema=BYTES)
     ] = 2 * GIB
+    host_bytes: Annotated[
+        int | None,
+        Meta(
+            description="host memory for copies of what is on disk, pinned for a GPU; unset: 4GiB with a GPU, none on a CPU",
+            extra_json_schema=BYTES,
+        ),
+    ] = None
     disk_bytes: Annotated[int, Meta(description="budget of the store's directory", extra_json_schema=BYTES)] = 16 * GIB
+    tenant_bytes: Annotated[
+        int, Meta(description="of one tenant in the store's directory; 0: no limit of its own", extra_json_schema=BYTES)
+    ] = 0
+    session_bytes: Annotated[
+        int,
+        Meta(
+            description="of one session in the store's directory, shared parts included; 0: no limit of its own",
+            extra_json_schema=BYTES,
+        ),
+    ] = 0
     host: Annotated[str, Meta(description="address to listen on; beyond loopback it needs API keys")] = "127.0.0.1"
     port: Annotated[int, Meta(description="port to listen on; 0 takes a free one")] = 8321
     front_ends: Annotated[
@@ -119,7 +136,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                      "max_messages", "max_session_queue", "kept_steps", "shutdown_seconds"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be above 0, not {getattr(self, name)}")
-        for name in ("max_state_tokens", "max_question_tokens", "max_round_tokens", "slice_tokens", "max_wait_seconds", "max_sessions",
+        for name in ("tenant_bytes", "session_bytes",
+                     "max_state_tokens", "max_question_tokens", "max_round_tokens", "slice_tokens", "max_wait_seconds", "max_sessions",
                      "session_seconds", "deadline_seconds"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be 0 or more, not {getattr(self, name)}")
+        if self.host_bytes is not None and self.host_bytes < 0:
+            raise ValueError(f"host_bytes: must be 0 or more, not {self.host_bytes}")

@@ -40,7 +40,6 @@ from flide_agent.store.errors import StoreError
 from flide_agent.store.files import FileSource
 from flide_agent.store.index import NodeRecord, Write
 from flide_agent.store.nodes import Node, encode_record
-from flide_agent.store.objects import new_name
 from flide_agent.store.payload import PayloadError, decode
 from flide_agent.store.payload import encode as encode_payload
 from flide_agent.store.recover import Identity
@@ -237,9 +236,8 @@ class _Import:
         since = entry.since if kind == "kv" else entry.m
         manifest, tensors = self._decoded(kind, old, entry.m, since)
         chunks, size = encode_payload(kind, key, entry.m, since, manifest, tensors)
-        name = new_name(kind, key, entry.m, since)
+        name = self.shelf.files.put(kind, chunks, size)
         self.written.append(name)
-        self.shelf.files.put(name, chunks, size)
         self.size += size
         return name, size
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+
+import torch
 
 from flide_agent.cache.shelf import Shelf
 from flide_agent.store.index import NodeRecord
@@ -56,7 +59,10 @@ def _faults(shelf: Shelf, key: bytes, record: NodeRecord, nodes: dict[bytes, Nod
             continue
         try:
             with shelf.files.get(name) as source:
-                decode(source, kind, key, record.m, since)
+                data = torch.empty(source.size, dtype=torch.uint8)
+                decode(source, kind, key, record.m, since, data)
+            if f"{hashlib.sha256(data.numpy().data).hexdigest()}.{kind}" != name:
+                raise PayloadError("its content is not what it is named after")
         except (OSError, PayloadError) as error:
             faults.append(f"{kind} file: {error}")
         else:

@@ -1,10 +1,10 @@
-"""Where checkpoints are kept: on the engine's device and in a directory that survives crashes.
+"""Where checkpoints are kept: on the engine's device, in host memory, and in a directory that survives crashes.
 
-Reading order: `store` (what the service calls), `report` and `errors` (what comes back), `identity` (what makes two checkpoints
+Reading order: `store` and `keep` (what the service calls), `report` and `errors` (what comes back), `identity` (what makes two checkpoints
 the same), `nodes` (the picture in memory: tiers, tree, order of use), `finder` (the deepest checkpoint of a trunk) and `trails`
 (where trunks parted), `costs` and `eviction` (what is worth keeping), `index` (LMDB), `payload`, `objects` and `files` (objects on disk),
-`disk` (writing and reading them), `removal` (taking them away), `jobs` and `writer` (the one thread that does), `loader` (back to
-the device), `recover` (after a start), `directory` (whose directory it is).
+`disk` (writing them), `room` (what has to go for that), `removal` (taking it away), `jobs` and `writer` (the one thread that does),
+`host`, `reading` and `loader` (back to the device), `recover` (after a start), `directory` (whose directory it is).
 """
 
 from flide_agent.store.errors import StoreBusy, StoreError

@@ -46,7 +46,7 @@ class Costs:
     """Thread-safe. A position's cost is taken as linear in its tokens, which holds for the lengths of agent histories."""
 
     def __init__(self) -> None:
-        self._prefill, self._load = Speed(), Speed()
+        self._prefill, self._disk, self._host = Speed(), Speed(), Speed()
         self._lock = threading.Lock()
 
     def computed(self, tokens: int, seconds: float) -> None:
@@ -55,26 +55,32 @@ class Costs:
             with self._lock:
                 self._prefill.add(tokens, seconds)
 
-    def loaded(self, size: int, seconds: float) -> None:
-        """So many bytes were read from disk and brought to the device in so long."""
-        if size > 0 and seconds > 0:
+    def loaded(self, disk: int, host: int, seconds: float) -> None:
+        """So many bytes were brought to the device from disk and from the host in so long; where both had a part, the disk took it."""
+        if seconds > 0:
             with self._lock:
-                self._load.add(size, seconds)
+                if disk:
+                    self._disk.add(disk, seconds)
+                elif host:
+                    self._host.add(host, seconds)
 
     def compute_seconds(self, tokens: int) -> float | None:
         with self._lock:
             return self._prefill.seconds(tokens)
 
-    def load_seconds(self, size: int) -> float | None:
+    def load_seconds(self, disk: int, host: int = 0) -> float | None:
+        """For so many bytes; None while nothing was measured."""
         with self._lock:
-            return self._load.seconds(size)
+            parts = [speed.seconds(size) for speed, size in ((self._disk, disk), (self._host, host)) if size]
+        known = [seconds for seconds in parts if seconds is not None]
+        return sum(known) if known else None
 
-    def worth_loading(self, size: int, tokens: int) -> bool:
-        """Whether reading so many bytes takes less time than computing so many tokens; True while too little was measured to say,
-        since one slow moment of the disk must not decide it."""
-        if self._load.count < LEAST_LOADS:
+    def worth_loading(self, disk: int, host: int, tokens: int) -> bool:
+        """Whether so many bytes can be had in less time than so many tokens computed; True while too little was measured to say,
+        since one slow moment must not decide it."""
+        if any(size and speed.count < LEAST_LOADS for speed, size in ((self._disk, disk), (self._host, host))):
             return True
-        load, compute = self.load_seconds(size), self.compute_seconds(tokens)
+        load, compute = self.load_seconds(disk, host), self.compute_seconds(tokens)
         return load is None or compute is None or load < compute
 
     def value(self, kind: Kind, idle: float, tokens: int, reload: int, freed: int) -> float:

@@ -42,6 +42,10 @@ NETWORK = frozenset(
 )
 
 
+OWN = frozenset(["LOCK", "objects", "index", "lost+found"])
+"""What a store directory may have before its index is there: traces of a first start that was cut short, or of mkfs."""
+
+
 def filesystem(path: Path, mounts: str | None = None) -> str:
     """Type of the file system that holds `path`, from the mount table; "" where there is none to read (not Linux)."""
     if mounts is None:
@@ -71,6 +75,16 @@ def refuse_network(path: Path, force: bool, mounts: str | None = None) -> str | 
     if not force:
         raise StoreError(f"{said}; choose a directory on a local disk, or force it at your own risk")
     return f"{said}; used all the same because it was forced"
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise StoreError for a directory with things in it and no store: what is there is somebody else's."""
+    if (path / "index" / "data.mdb").exists():
+        return
+    foreign = sorted(e.name for e in path.iterdir() if e.name not in OWN and not e.name.startswith("index.damaged-"))
+    if foreign:
+        some = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+        raise StoreError(f"{path} is no store and not empty ({some}); choose an empty directory or a new one")
 
 
 class Ownership:
@@ -107,9 +121,10 @@ class Ownership:
 
 
 def claim(path: Path, force: bool) -> tuple[Ownership, list[str]]:
-    """Make the directory and take it. Returns the ownership and notes."""
+    """Make the directory and take it. Returns the ownership and notes. Raises StoreError for one that is not empty and no store."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        refuse_foreign(path)
     except OSError as error:
         raise StoreError(f"cannot make the store directory {path}: {error.strerror}") from error
     note = refuse_network(path, force)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,7 +45,7 @@ class FileSource:
 
 
 class Files:
-    """Payload files below `objects`, named by the server: two hex digits, then the name. The local `objects.Objects`.
+    """Payload files below `objects`, in a directory of the first two digits of their names. The local `objects.Objects`.
 
     Written as: .tmp, fsync, rename, fsync of the directory. After `put` returns, the file is whole on stable storage.
     """
@@ -74,32 +75,42 @@ class Files:
         st = os.statvfs(self.objects)
         return st.f_bavail * st.f_frsize - RESERVE
 
-    def put(self, name: str, chunks: Iterable[bytes | memoryview], size: int) -> None:
-        """Write a new file of `size` bytes. Raises OSError and leaves nothing behind; ENOSPC before writing when it would not fit."""
+    def put(self, kind: str, chunks: Iterable[bytes | memoryview], size: int) -> str:
+        """See objects.Objects. Raises ENOSPC before writing when it would not fit."""
         if self.free() < size:
             raise OSError(errno.ENOSPC, "the file system is full up to the store's reserve")
-        path = self.path(name)
-        tmp = path.with_name(name + ".tmp")
-        renamed = False
+        at = tmp = self.path(f"00new.{kind}.tmp")
         try:
+            digest = hashlib.sha256()
             self.point("open")
-            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(tmp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 for chunk in chunks:
+                    digest.update(chunk)
                     self._write(fd, memoryview(chunk))
                 self.point("fsync")
                 os.fsync(fd)
             finally:
                 os.close(fd)
+            name = f"{digest.hexdigest()}.{kind}"
             self.point("rename")
-            os.rename(tmp, path)
-            renamed = True
+            self._rename(tmp, self.path(name))
+            at = self.path(name)
             self.point("fsync_dir")
-            self._fsync_dir(path.parent)
+            self._fsync_dir(at.parent)
         except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(path if renamed else tmp)
+                os.unlink(at)
             raise
+        return name
+
+    @staticmethod
+    def _rename(old: Path, new: Path) -> None:
+        try:
+            os.rename(old, new)
+        except IsADirectoryError:  # somebody put one there; an object's name is given, so it has to make room
+            os.rename(new, new.with_name(f"{new.name}.aside"))
+            os.rename(old, new)
 
     def _write(self, fd: int, data: memoryview) -> None:
         while data:

@@ -1,4 +1,4 @@
-"""The search for the deepest checkpoint of a trunk, over both tiers."""
+"""The search for the deepest checkpoint of a trunk, over all tiers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from flide_engine.segments import GRID, Tokens
 
 from flide_agent.store.costs import Costs
 from flide_agent.store.counters import Counters
+from flide_agent.store.host import Host
 from flide_agent.store.loader import Loader
 from flide_agent.store.nodes import Node, Nodes
+from flide_agent.store.reading import Loaded
 from flide_agent.store.report import Found, PoolFull, Tier
 
 CONSIDERED = 4
@@ -19,8 +21,10 @@ CONSIDERED = 4
 class Finder:
     """keep_budget: called under the lock when the device tier has grown. closed: everything is a miss."""
 
-    def __init__(self, nodes: Nodes, loader: Loader, costs: Costs, counters: Counters, keep_budget: Callable[[], None]) -> None:
-        self._nodes, self._loader, self._costs, self._counters = nodes, loader, costs, counters
+    def __init__(
+        self, nodes: Nodes, host: Host, loader: Loader, costs: Costs, counters: Counters, keep_budget: Callable[[], None]
+    ) -> None:
+        self._nodes, self._host, self._loader, self._costs, self._counters = nodes, host, loader, costs, counters
         self._keep_budget = keep_budget
         self.closed = False
 
@@ -35,7 +39,7 @@ class Finder:
                 del keys[node.m // GRID :]
                 if node.checkpoint is not None:
                     if node.stands_for(tokens):
-                        return self._found(node, "device", 0)
+                        return self._found(node, Loaded())
                     keys.pop()
                     continue
                 node.pins += 1
@@ -43,7 +47,7 @@ class Finder:
                 loaded = self._loader.load(node, tokens, keys)
                 with self._nodes.lock:
                     if loaded is not None and node.checkpoint is not None:
-                        found = self._found(node, "disk", loaded)
+                        found = self._found(node, loaded)
                         self._keep_budget()
                         return found
             except PoolFull:
@@ -71,18 +75,22 @@ class Finder:
                 on_disk.append(node)
         start = 0 if near is None else near.m
         for node in on_disk:
-            size = sum(r.span_bytes for _, r in self._nodes.path(node) if r.m > start)
-            state = 0 if node.record is None else node.record.state_bytes
-            if self._costs.worth_loading(size + state, node.m - start):
+            files = [(r.span, r.span_bytes) for _, r in self._nodes.path(node) if r.m > start]
+            if node.record is not None:
+                files.append((node.record.state, node.record.state_bytes))
+            size = sum(n for _, n in files)
+            host = sum(n for name, n in files if name in self._host)
+            if self._costs.worth_loading(size - host, host, node.m - start):
                 return node
             self._counters.add("loads_passed_over")
         return near
 
-    def _found(self, node: Node, tier: Tier, loaded: int) -> Found:
+    def _found(self, node: Node, loaded: Loaded) -> Found:
         checkpoint = node.checkpoint
         assert checkpoint is not None
+        tier: Tier = "disk" if loaded.disk else "host" if loaded.host else "device"
         node.pins += 1
         self._nodes.touch(node)
-        self._counters.add("hits_device" if tier == "device" else "hits_disk")
+        self._counters.add(f"hits_{tier}")
         self._counters.add("tokens_found", node.m)
-        return Found(checkpoint.retain(), node.key, tier, loaded, lambda: self._nodes.unpin(node))
+        return Found(checkpoint.retain(), node.key, tier, loaded.disk + loaded.host, lambda: self._nodes.unpin(node))

@@ -82,6 +82,10 @@ class Chains:
                 self._last.popitem(last=False)
         return keys
 
+    def upto(self, share_key: bytes, tokens: Tokens, n: int) -> list[bytes]:
+        """Keys of the grid positions of tokens[:n]."""
+        return self(share_key, tokens)[: max(0, min(n, len(tokens))) // GRID]
+
 
 def tenant_key(secret: bytes, tenant: str) -> bytes:
     """A tenant's namespace: HMAC under the store's secret, so that no client can name another's."""

@@ -6,11 +6,13 @@ grows when it is full; no reader is inside while it does.
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import threading
 import time
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,11 @@ import msgspec
 from flide_agent.store.errors import StoreError
 from flide_agent.store.files import Files
 
-SCHEMA = b"1"
+log = logging.getLogger("flide_agent.store")
+
+SCHEMA = b"2"
+MAP_LIMIT = 64 << 30
+"""Bytes that the index may grow to; it is sparse, so this is no budget but an end."""
 DBS = ("meta", "node", "ids", "hold", "gc", "session", "head", "block")
 """meta: schema, secret, identity. node: key -> NodeRecord. ids: key -> token ids of its span. hold: holder + key -> "".
 gc: names of files to unlink. session, head, block: the sessions' (see flide_agent/sessions/records.py)."""
@@ -50,7 +56,9 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
 class Index:
     """Reads are thread-safe. `commit` and `close` belong to one thread at a time."""
 
-    def __init__(self, path: Path, files: Files, *, map_bytes: int = 64 << 20, readonly: bool = False) -> None:
+    def __init__(
+        self, path: Path, files: Files, *, map_bytes: int = 64 << 20, map_limit: int = MAP_LIMIT, readonly: bool = False
+    ) -> None:
         """Open or make the environment in directory `path`. Raises lmdb.Error or DamagedIndex when it cannot be trusted.
 
         readonly: only look, beside a process that writes; raises StoreError when there is no index.
@@ -65,6 +73,7 @@ class Index:
             check_length(data, size)
         self.path = path
         self._gate = threading.Lock()
+        self._map_limit = map_limit
         self._open(max(map_bytes, 2 * size), readonly)
         found = self.read("meta", b"schema")
         if found is None:
@@ -83,6 +92,11 @@ class Index:
             writemap=False, readahead=False, max_readers=512, mode=0o600, readonly=readonly,
         )  # fmt: skip
         self._env.reader_check()
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            ours = all(bytes(key).decode("ascii", "replace") in DBS for key in islice(cursor.iternext(values=False), 16))
+        if not ours:
+            self._env.close()
+            raise StoreError(f"{self.path} is an LMDB index of another program; choose another store directory")
         self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in DBS}
 
     def read(self, db: str, key: bytes) -> bytes | None:
@@ -129,9 +143,20 @@ class Index:
                 return
 
     def _grow(self) -> None:
+        """Make the map larger. Readers that died are let go of first: what they saw need not be kept. Raises lmdb.MapFullError at
+        the limit."""
         # py-lmdb invalidates open read transactions when the map is resized: the gate keeps readers out.
         with self._gate:
-            self._env.set_mapsize(2 * self._env.info()["map_size"])
+            dead = self._env.reader_check()
+            size = self._env.info()["map_size"]
+            if 2 * size > self._map_limit:
+                raise lmdb.MapFullError(f"the index has grown to its limit of {self._map_limit >> 20} MiB")
+            self._env.set_mapsize(2 * size)
+            live = self._env.readers().count("\n") - 1
+        log.warning(
+            "the index's map grows to %d MiB (%d dead readers were let go of; %d are there, and a long one keeps all pages since it began)",
+            2 * size >> 20, dead, max(0, live),
+        )  # fmt: skip
 
     def rewrite(self, into: Path) -> None:
         """Write all rows anew to an index in the empty directory `into`.

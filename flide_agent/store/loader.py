@@ -11,9 +11,10 @@ import numpy as np
 from flide_engine.memory import Checkpoint, Exported, TransferError
 from flide_engine.segments import Tokens
 
+from flide_agent.store.costs import Costs
 from flide_agent.store.counters import Counters
-from flide_agent.store.disk import Damaged, Disk, Gone
 from flide_agent.store.nodes import Node
+from flide_agent.store.reading import Damaged, Gone, Loaded, Reading
 from flide_agent.store.report import PoolFull, Transfers
 from flide_agent.store.writer import Writer
 
@@ -24,14 +25,21 @@ class Loader:
     """One load at a time: two finders of one checkpoint read it once. relieve: frees device memory, see CheckpointStore."""
 
     def __init__(
-        self, disk: Disk, engine: Transfers, writer: Writer, counters: Counters, relieve: Callable[[PoolFull], bool]
+        self,
+        reading: Reading,
+        engine: Transfers,
+        writer: Writer,
+        costs: Costs,
+        counters: Counters,
+        relieve: Callable[[PoolFull], bool],
     ) -> None:
-        self._disk, self._engine, self._writer, self._counters, self._relieve = disk, engine, writer, counters, relieve
-        self._nodes = disk.nodes
+        self._reading, self._engine, self._writer = reading, engine, writer
+        self._costs, self._counters, self._relieve = costs, counters, relieve
+        self._nodes = reading.nodes
         self._one = threading.Lock()
 
-    def load(self, node: Node, tokens: Tokens, keys: list[bytes]) -> int | None:
-        """Bring a pinned node to the device. Returns the bytes read (0: another finder just did), None when it failed.
+    def load(self, node: Node, tokens: Tokens, keys: list[bytes]) -> Loaded | None:
+        """Bring a pinned node to the device. Returns what was read (nothing: another finder just did), None when it failed.
 
         keys: of the trunk's grid positions up to the node's own. Pages that its deepest ancestor on the device has are
         shared and not read into the device again. Raises PoolFull when there is no memory for it.
@@ -39,14 +47,14 @@ class Loader:
         with self._one:
             with self._nodes.lock:
                 if node.checkpoint is not None:
-                    return 0
+                    return Loaded()
                 base = self._base(tokens, keys)
                 # Its own reference: a session that is deleted takes its checkpoints off the device, pinned or not.
                 parent = None if base is None or base.checkpoint is None else base.checkpoint.retain()
             try:
                 return self._read(node, tokens, parent)
             except Damaged as damaged:
-                removal, lost = self._disk.drop(damaged)
+                removal, lost = self._reading.drop(damaged)
                 self._counters.add("corrupt")
                 log.warning("a stored checkpoint failed its checks; %d checkpoints were dropped: %s", lost, damaged)
                 self._writer.submit(removal)
@@ -67,18 +75,19 @@ class Loader:
                 return node
         return None
 
-    def _read(self, node: Node, tokens: Tokens, parent: Checkpoint | None) -> int:
+    def _read(self, node: Node, tokens: Tokens, parent: Checkpoint | None) -> Loaded:
         start = time.perf_counter()
-        exported, size = self._disk.read(node, tokens, 0 if parent is None else parent.m)
-        try:
-            checkpoint = self._import(exported, parent)
-        except TransferError as error:
-            raise Damaged(node, False, str(error)) from error
-        self._counters.add("bytes_read", size)
-        self._disk.costs.loaded(size, time.perf_counter() - start)
+        with self._reading.read(node, tokens, 0 if parent is None else parent.m) as (exported, loaded):
+            try:
+                checkpoint = self._import(exported, parent)
+            except TransferError as error:
+                raise Damaged(node, False, str(error)) from error
+        self._counters.add("bytes_read", loaded.disk)
+        self._counters.add("bytes_from_host", loaded.host)
+        self._costs.loaded(loaded.disk, loaded.host, time.perf_counter() - start)
         with self._nodes.lock:
             self._nodes.enter_device(node, checkpoint, own_copy(tokens, node.m))
-        return size
+        return loaded
 
     def _import(self, exported: Exported, parent: Checkpoint | None) -> Checkpoint:
         while True:

@@ -1,4 +1,4 @@
-"""The picture in memory: every checkpoint of both tiers, the tree of K/V spans, who holds what, what was used last.
+"""The picture in memory: every checkpoint of all tiers, the tree of K/V spans, who holds what, what was used last.
 
 Plain bookkeeping without I/O. All of it under one lock, held for microseconds.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ class Nodes:
     """by_key: all nodes. device, disk: those of a tier, least recently used first (disk: those with a state there).
 
     held: holder -> keys. disk_bytes: the ledger of payload files, reservations included. tenants: bytes of records by tenant.
+    named: names of files and how many records and writes under way need them.
     """
 
     def __init__(self) -> None:
@@ -75,6 +76,7 @@ class Nodes:
         self.new_holds: set[bytes] = set()
         self.touched: dict[bytes, Node] = {}
         self.tenants: Counter[bytes] = Counter()
+        self.named: dict[str, int] = {}
         self.clock = 0
         self.disk_bytes = 0
         self.state_bytes = 0
@@ -187,9 +189,19 @@ class Nodes:
         for sign, it in ((-1, node.record), (1, record)):
             if it is not None:
                 self.tenants[node.tenant] += sign * (it.span_bytes + it.state_bytes)
+                self.name(sign, it.span, it.state)
         if not self.tenants[node.tenant]:
             del self.tenants[node.tenant]
         node.record = record
+
+    def name(self, sign: int, *names: str) -> None:
+        """These files are needed by one more (1) or one less (-1)."""
+        for name in filter(None, names):
+            uses = self.named.get(name, 0) + sign
+            if uses:
+                self.named[name] = uses
+            else:
+                del self.named[name]
 
     def held_bytes(self, holder: bytes) -> int:
         """Bytes on disk of all that a holder holds, shared or not."""
@@ -215,13 +227,14 @@ class Nodes:
             for holder in list(node.holders):
                 self.drop_holder(node, holder)
 
-    def describe(self, key: bytes, m: int) -> CheckpointInfo:
-        """How a checkpoint is kept now."""
+    def describe(self, key: bytes, m: int, host: Container[str]) -> CheckpointInfo:
+        """How a checkpoint is kept now. host: names of files that the host tier has."""
         with self.lock:
             node = self.by_key.get(key)
             if node is None:
                 return CheckpointInfo(m, (), 0, False)
-            on: list[tuple[Tier, bool]] = [("device", node.checkpoint is not None), ("disk", node.on_disk)]
+            in_host = node.record is not None and node.on_disk and node.record.state in host and node.record.span in host
+            on: list[tuple[Tier, bool]] = [("device", node.checkpoint is not None), ("host", in_host), ("disk", node.on_disk)]
             size = 0
             if node.record is not None and node.on_disk:
                 size = node.record.span_bytes + node.record.state_bytes

@@ -87,12 +87,45 @@ def encode(
     return [start, padding, *(c for c in body if len(c))], _up(len(start)) + at
 
 
-def decode(source: Source, kind: str, key: bytes, m: int, since: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """(manifest, tensors) of an object, each tensor in memory of its own.
+def decode(
+    source: Source, kind: str, key: bytes, m: int, since: int, into: torch.Tensor | None = None
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(manifest, tensors) of an object, which is read into memory of its own or `into`, uint8 of the object's size.
 
     Raises PayloadError when anything does not match: size, magic, header, CRC of the header or of a tensor, or the identity
     asked for. Raises OSError for a read that fails.
     """
+    header, start = _header_of(source, kind, key, m, since)
+    data = torch.empty(source.size, dtype=torch.uint8) if into is None else into
+    if len(data) != source.size or source.read_into(0, data.numpy().data) != source.size:
+        raise PayloadError("it ends early")
+    return header.manifest, {e.name: _tensor(data, start, e, check=True) for e in header.tensors}
+
+
+def view(data: torch.Tensor, kind: str, key: bytes, m: int, since: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """(manifest, tensors) of an object in memory that was checked when it was read or written; nothing is copied."""
+    header, start = _header_of(Memory(data), kind, key, m, since)
+    return header.manifest, {e.name: _tensor(data, start, e, check=False) for e in header.tensors}
+
+
+class Memory:
+    """An object in memory, uint8, as an objects.Source."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.size = len(data)
+        self._data: memoryview = data.numpy().data
+
+    def read_into(self, offset: int, into: memoryview) -> int:
+        part = self._data[offset : offset + len(into)]
+        into[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def _header_of(source: Source, kind: str, key: bytes, m: int, since: int) -> tuple[PayloadHeader, int]:
+    """The header, checked, and where the data starts."""
     size = source.size
     head = _bytes_at(source, 0, 16)
     if len(head) < 16 or head[:8] != MAGIC:
@@ -112,7 +145,7 @@ def decode(source: Source, kind: str, key: bytes, m: int, since: int) -> tuple[d
     start = _up(16 + length)
     if size != start + sum(_up(e.nbytes) for e in header.tensors):
         raise PayloadError("the file has not the size that its header tells")
-    return header.manifest, {e.name: _read(source, start, e) for e in header.tensors}
+    return header, start
 
 
 def _bytes_at(source: Source, offset: int, n: int) -> bytes:
@@ -120,16 +153,14 @@ def _bytes_at(source: Source, offset: int, n: int) -> bytes:
     return bytes(out[: source.read_into(offset, memoryview(out))])
 
 
-def _read(source: Source, start: int, entry: TensorEntry) -> torch.Tensor:
+def _tensor(data: torch.Tensor, start: int, entry: TensorEntry, check: bool) -> torch.Tensor:
     dtype = DTYPES.get(entry.dtype)
     if dtype is None or entry.nbytes != math.prod(entry.shape) * dtype.itemsize or min(entry.shape, default=0) < 0:
         raise PayloadError(f"tensor {entry.name!r} has a shape or dtype that does not fit its bytes")
-    if entry.offset < 0 or entry.offset % ALIGN or start + entry.offset + entry.nbytes > source.size:
+    at = start + entry.offset
+    if entry.offset < 0 or entry.offset % ALIGN or at + entry.nbytes > len(data):
         raise PayloadError(f"tensor {entry.name!r} lies outside the file")
-    flat = torch.empty(entry.nbytes, dtype=torch.uint8)
-    view: memoryview = flat.numpy().data
-    if source.read_into(start + entry.offset, view) != entry.nbytes:
-        raise PayloadError(f"tensor {entry.name!r} ends early")
-    if zlib.crc32(view) != entry.crc:
+    flat = data[at : at + entry.nbytes]
+    if check and zlib.crc32(flat.numpy().data) != entry.crc:
         raise PayloadError(f"tensor {entry.name!r} fails its checksum")
     return flat.view(dtype).reshape(entry.shape)

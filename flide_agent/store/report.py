@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from flide_engine.memory import Checkpoint, Exported, PoolFull
 
-Tier = Literal["device", "disk"]
+Tier = Literal["device", "host", "disk"]
 Mode = Literal["rw", "ro", "closed"]
 
 __all__ = ["CheckpointInfo", "Found", "Kind", "Mode", "PoolFull", "StoreStats", "Tier", "Transfers"]
@@ -46,8 +46,8 @@ class Transfers(Protocol):
 class Found:
     """A checkpoint to go on from. The finder owns one reference of `checkpoint`, and it cannot be evicted before `release`.
 
-    m: tokens it stands for, a multiple of 64. tier: where it was ("disk": it was loaded for this find).
-    key: its 32-byte identity. loaded_bytes: read from disk for it, 0 for a device hit.
+    m: tokens it stands for, a multiple of 64. tier: the lowest one that a part of it came from for this find.
+    key: its 32-byte identity. loaded_bytes: brought to the device for it, 0 for a device hit.
     Use it as a context manager, or call `release` once when the request that starts from it is done; a second call does
     nothing. Whoever hands the checkpoint to something that releases it too (the dispatcher) retains it first.
     """
@@ -97,6 +97,7 @@ class StoreStats:
     writes_dropped: checkpoints that were not written because the queue was full, the disk read-only, or memory was needed;
         writes_failed: a write was tried and failed. corrupt: payloads that failed a check and were dropped, never served.
     loads_passed_over: deeper checkpoints on disk that would have taken longer to load than to compute.
+    host_*: copies in host memory of what is on disk; evicted_host counts files.
     tokens_found: sum of m over all finds. map_used: fraction of the index map in use.
     """
 
@@ -104,12 +105,17 @@ class StoreStats:
     device_count: int
     device_bytes: int
     device_limit: int | None
+    host_count: int
+    host_bytes: int
+    host_limit: int
+    host_pinned: bool
     disk_count: int
     disk_bytes: int
     disk_limit: int
     queue_depth: int
     map_used: float
     hits_device: int = 0
+    hits_host: int = 0
     hits_disk: int = 0
     misses: int = 0
     tokens_found: int = 0
@@ -119,10 +125,12 @@ class StoreStats:
     writes_failed: int = 0
     bytes_written: int = 0
     bytes_read: int = 0
+    bytes_from_host: int = 0
     corrupt: int = 0
     load_failed: int = 0
     loads_passed_over: int = 0
     evicted_device: int = 0
+    evicted_host: int = 0
     evicted_disk: int = 0
     orphans_swept: int = 0
     collected: int = 0

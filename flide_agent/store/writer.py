@@ -25,6 +25,7 @@ from flide_agent.store.nodes import Node, encode_record
 from flide_agent.store.payload import PayloadError
 from flide_agent.store.removal import Removal, rows
 from flide_agent.store.report import Mode
+from flide_agent.store.room import Room
 
 log = logging.getLogger("flide_agent.store")
 
@@ -39,8 +40,8 @@ COUNTED = 10.0
 class Writer:
     """Jobs run in the order they come. Start it with `start`; `close` ends it."""
 
-    def __init__(self, disk: Disk, counters: Counters) -> None:
-        self.disk, self.counters = disk, counters
+    def __init__(self, disk: Disk, room: Room, counters: Counters) -> None:
+        self.disk, self.room, self.counters = disk, room, counters
         self.mode: Mode = "rw"
         self._jobs: deque[Job] = deque()
         self._puts = 0
@@ -216,9 +217,13 @@ class Writer:
         if self.mode == "ro" and (batch.staged or self._commit_refused):
             self._accept()
         self.counters.add("writes", len(batch.staged))
-        lost = self.disk.committed(batch)
-        if lost:
-            self._late.append(lost)
+        new = [staged.node for staged in batch.staged.values()]
+        lost, over = self.disk.committed(batch), Removal()
+        for node in new:  # those of one batch were not counted for each other
+            self.room.quota(node, 0, over)
+        self._evicted(over)
+        if lost or over:
+            self._late += [lost, over]
             self._nudge()
         for removal in removals:
             self._unlink(removal)
@@ -251,14 +256,14 @@ class Writer:
 
     def _room(self, node: Node, size: int, error: OSError | None) -> bool:
         """Make room for size bytes of a node in all budgets; after `error`, a sixteenth of what is there goes as well."""
-        if size > self.disk.limit:
+        if size > self.room.limits.disk:
             return False
         nodes = self.disk.nodes
-        removal, fits = self.disk.quota(node, size)
+        removal, fits = self.room.quota(node, size)
         if fits:
-            self.disk.victims(size, size + nodes.disk_bytes // 16 if error is not None else 0, removal)
+            self.room.victims(size, size + nodes.disk_bytes // 16 if error is not None else 0, removal)
         if removal:
-            self.counters.add("evicted_disk", sum(name.endswith(".state") for name, _ in removal.files))
+            self._evicted(removal)
             with nodes.lock:
                 out = rows(nodes, removal)
             try:
@@ -267,17 +272,19 @@ class Writer:
                 self._late.append(removal)
                 raise
             self._unlink(removal)
-        return fits and nodes.disk_bytes + size <= self.disk.limit
+        return fits and nodes.disk_bytes + size <= self.room.limits.disk
+
+    def _evicted(self, removal: Removal) -> None:
+        self.counters.add("evicted_disk", sum(name.endswith(".state") for name, _ in removal.files))
 
     def _unlink(self, removal: Removal) -> None:
         """The index has forgotten the files: remove them, and then what the index says of having to."""
-        freed = 0
-        for name, size in removal.files:
-            if self.disk.files.delete(name):
-                freed += size
-                self._owed.append(("gc", name.encode(), None))
+        sizes = dict(removal.files)
+        stuck = self.disk.unlink(sizes)
+        self.disk.stuck |= {name: sizes.pop(name) for name in stuck}
+        self._owed += [("gc", name.encode(), None) for name in sizes]
         with self.disk.nodes.lock:
-            self.disk.nodes.disk_bytes -= freed
+            self.disk.nodes.disk_bytes -= sum(sizes.values())
         removal.done.set()
 
     def _touched(self) -> list[Write]:

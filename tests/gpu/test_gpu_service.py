@@ -54,3 +54,31 @@ def test_steps_resume_and_equal_cold_runs(model: str, tmp_path: Path) -> None:
             cold = service.decide("run", messages=history, questions=QUESTIONS)
             assert cold.x_session.m == 0
             assert cold.answers == reply.answers
+
+
+def test_steps_resume_from_pinned_host_memory(tmp_path: Path) -> None:
+    """What left the device comes back from the host with the same bits, and a budget too small for it all goes on from disk."""
+    from flide_engine.memory import PoolFull
+
+    from flide_agent.local import LocalService
+    from flide_agent.settings import Settings
+
+    steps = histories()[:8]
+    replies = []
+    for host_bytes in (1 << 30, 0):
+        store = tmp_path / f"store{host_bytes}"
+        settings = Settings(model="dummy:0.8b", device=DEVICE, store=store, memory_bytes=4 << 30, host_bytes=host_bytes)
+        with LocalService(settings) as service:
+            kept = service.service.store
+            for history in steps:
+                service.decide("run", messages=history, questions=QUESTIONS)
+            assert kept.flush(60)
+            assert kept.relieve(PoolFull(1 << 20, 1 << 20))
+            again = service.decide("run", messages=steps[-1], questions=QUESTIONS)
+            assert again.x_session.m > 0
+            stats = kept.stats()
+            assert (stats.hits_host > 0, stats.hits_disk > 0) == (bool(host_bytes), not host_bytes)
+            assert stats.host_pinned is bool(host_bytes)
+            assert stats.host_bytes <= host_bytes
+            replies.append(again.answers)
+    assert replies[0] == replies[1]

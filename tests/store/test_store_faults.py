@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 from fake_engine import KEY, FakeEngine, some_tokens
@@ -339,6 +340,39 @@ def test_damaged_index_is_moved_aside(opened: Opened, tmp_path: Path, damage: st
     publish(store, engine, some_tokens(600))
     assert store.stats().disk_bytes == usage(tmp_path / "store")
     assert list((tmp_path / "store").glob("index.damaged-*"))
+
+
+def test_a_directory_of_somebody_else_is_refused(opened: Opened, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "objects").mkdir(parents=True)
+    (home / "thesis.tex").write_text("x")
+    with pytest.raises(StoreError, match=r"is no store and not empty \(thesis.tex\)"):
+        opened(FakeEngine(), path=home)
+    assert sorted(p.name for p in home.iterdir()) == ["objects", "thesis.tex"]
+    (home / "thesis.tex").unlink()
+    opened(FakeEngine(), path=home).close()
+    (home / "notes.txt").write_text("it is a store by now")
+    opened(FakeEngine(), path=home).close()
+    for left in ([], ["LOCK"], ["LOCK", "objects"], ["lost+found"]):  # a first start that was cut short; a fresh volume
+        path = tmp_path / f"{len(left)}{left[:1]}"
+        path.mkdir()
+        for name in left:
+            (path / name).touch() if name == "LOCK" else (path / name).mkdir()
+        opened(FakeEngine(), path=path).close()
+
+
+def test_an_index_of_another_program_is_refused(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "store" / "index").mkdir(parents=True)
+    env = lmdb.open(str(tmp_path / "store" / "index"))
+    with env.begin(write=True) as txn:
+        txn.put(b"theirs", b"1")
+    env.close()
+    with pytest.raises(StoreError, match="another program"):
+        opened(FakeEngine())
+    env = lmdb.open(str(tmp_path / "store" / "index"))
+    with env.begin() as txn:
+        assert list(txn.cursor()) == [(b"theirs", b"1")]
+    env.close()
 
 
 def test_unusable_directory(opened: Opened, tmp_path: Path) -> None:

@@ -42,7 +42,13 @@ class Machine(RuleBasedStateMachine):
     def start(self) -> None:
         self.engine = FakeEngine(pages=48, slots=6)
         self.store = CheckpointStore.open(
-            self.path, self.engine, prompts_digest="p", disk_bytes=70 * 4096, tenant_bytes=50 * 4096, session_bytes=40 * 4096
+            self.path,
+            self.engine,
+            prompts_digest="p",
+            host_bytes=32 * 4096,
+            disk_bytes=70 * 4096,
+            tenant_bytes=50 * 4096,
+            session_bytes=40 * 4096,
         )
 
     def teardown(self) -> None:
@@ -138,6 +144,14 @@ class Machine(RuleBasedStateMachine):
     def evict(self, slots: int, pages: int) -> None:
         STEPS["count"] += 1
         self.store.relieve(PoolFull(pages, slots))
+
+    @rule()
+    def leave_device_and_host(self) -> None:
+        """Nothing is anywhere but on disk."""
+        STEPS["count"] += 1
+        assert self.store.flush(10)
+        self.store.relieve(PoolFull(1000, 1000))
+        self.store._host.drop(list(self.store._host._entries))
 
     @rule(one=SESSIONS, other=SESSIONS)
     def fork(self, one: str, other: str) -> None:

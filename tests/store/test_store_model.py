@@ -73,6 +73,11 @@ def check(store: CheckpointStore, path: Path) -> None:
         pages = {int(p) for n in nodes.device.values() if n.checkpoint for p in n.checkpoint.pages}
         memory = store.engine.memory
         assert memory.free() == (memory.pages - len(pages), memory.slots - len(nodes.device))
+        host = store._host
+        assert set(host._entries) <= set(named)
+        assert all(e.readers == 0 and len(e.data) == named[name] for name, e in host._entries.items())
+        assert host._arena.used == sum(e.block.size for e in host._entries.values()) <= host._arena.allocated <= host.limit
+        assert set(nodes.named) == set(named)
         held = {(h, k) for h, keys in nodes.held.items() for k in keys}
         assert held == {(h, n.key) for n in nodes.by_key.values() for h in n.holders}
 
@@ -84,8 +89,8 @@ def test_random_operations(opened: Opened, tmp_path: Path, steps: int, seed: int
     rng = random.Random(seed)
     histories = trunks(rng)
     engine = FakeEngine(pages=40, slots=5)
-    store = opened(engine, disk_bytes=60 * 4096)
-    hits = {"device": 0, "disk": 0}
+    store = opened(engine, host_bytes=32 * 4096, disk_bytes=60 * 4096)
+    hits = {"device": 0, "host": 0, "disk": 0}
     for i in range(steps):
         what = rng.random()
         tokens = rng.choice(histories)
@@ -116,12 +121,13 @@ def test_random_operations(opened: Opened, tmp_path: Path, steps: int, seed: int
             store.close()
             assert engine.idle()
             engine = FakeEngine(pages=40, slots=5)
-            store = opened(engine, disk_bytes=60 * 4096)
+            store = opened(engine, host_bytes=32 * 4096, disk_bytes=60 * 4096)
         if i % 5 == 0:
             assert store.flush(10)
             check(store, tmp_path / "store")
     assert hits["device"] > steps / 20
-    assert hits["disk"] > steps / 50
+    assert hits["host"] > steps / 100
+    assert hits["disk"] > steps / 100
     assert store.stats().corrupt == 0
 
 

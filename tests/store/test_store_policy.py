@@ -48,7 +48,7 @@ def test_value_is_time_saved_per_byte() -> None:
     assert kinds == sorted(kinds)
     assert len(set(kinds)) == len(Kind)
     # a copy that can be had again from below is worth its load, or what computing costs when that is less
-    costs.loaded(1_000_000, 1.0)
+    costs.loaded(1_000_000, 0, 1.0)
     assert value(reload=100_000) == pytest.approx(4 * 0.1 / 1000)
     assert value(reload=10_000_000) == pytest.approx(value())
     # the speed follows what is measured
@@ -188,11 +188,11 @@ def test_loading_that_takes_longer_than_computing_is_passed_over(opened: Opened)
     store = opened(FakeEngine())
     store.costs.computed(1_000_000, 1.0)  # 384 tokens in 0.4 ms
     for _ in range(8):
-        store.costs.loaded(1000, 1.0)
+        store.costs.loaded(1000, 0, 1.0)
     assert store.find(KEY, tokens, 640) is None
     assert store.stats().loads_passed_over == 2
     for _ in range(200):
-        store.costs.loaded(1_000_000_000, 1.0)
+        store.costs.loaded(1_000_000_000, 0, 1.0)
     with store.find(KEY, tokens, 640) as found:
         assert (found.m, found.tier) == (640, "disk")
 
