@@ -48,9 +48,13 @@ def run(options: Options) -> int:
                 out.begin(pack, _identity(service))
             files = sum(1 for _ in sources(options.files))
             screen = stack.enter_context(Screen(console, pack, files, options.agents))
-            code = _replay(options, walk, screen, out)
-            if not options.keep and code != NO_SERVICE:
-                walk.forget()
+            try:
+                code = _replay(options, walk, screen, out)
+                passing = options.url is None and options.settings.store is None  # a store that goes with this process
+                if not (options.keep or passing or code == NO_SERVICE):
+                    walk.forget()
+            finally:
+                walk.leave()
             return code
     except (QuestionsError, OSError) as e:
         say.print(f"flide-agent replay: {line(str(e), 1000)}", soft_wrap=True)

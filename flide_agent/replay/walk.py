@@ -17,6 +17,7 @@ import msgspec
 from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, NotFound, UnexpectedReply, Unreachable
 from flide_agent.replay.compare import Side
 from flide_agent.replay.decision import Decision, Ended, Event, Started
+from flide_agent.replay.leaving import Leaving
 from flide_agent.replay.moments import AFTER, Asked, Plan
 from flide_agent.replay.questions import Questions
 from flide_agent.replay.records import Problem, Run, Step
@@ -89,11 +90,13 @@ class Walk:
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _requests: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     plan: Plan = field(init=False)
+    _leaving: Leaving = field(init=False)
     _finished: deque[str] = field(default_factory=deque)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.plan = Plan(self.questions, self.moments)
+        self._leaving = Leaving(self.service)
         if self.past is not None:
             self._requests = itertools.count(self.past.requests + 1)
             self.start -= self.past.seconds
@@ -153,8 +156,7 @@ class Walk:
             if old is not None:
                 self.sessions.remove(old)
         if old is not None:
-            with suppress(NotFound):  # as in `forget`
-                self.service.delete(old)
+            self._leaving.put(old)
 
     def _decide(self, run: Run, asked: Asked, session: str) -> list[Decision]:
         begun = time.perf_counter()
@@ -203,8 +205,13 @@ class Walk:
             for i, (step, moment) in enumerate(asked.parts)
         ]
 
+    def leave(self) -> None:
+        """Touch the service no more; what is in it stays."""
+        self._leaving.close(deleting=False)
+
     def forget(self) -> None:
         """Delete the sessions that this walk opened. Raises FlideError."""
+        self._leaving.close()
         while self.sessions:
             with suppress(NotFound):  # a session whose first step was refused was never opened
                 self.service.delete(self.sessions.pop())

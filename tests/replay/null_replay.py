@@ -38,7 +38,7 @@ def memory(field: str) -> int:
 
 def opened(settings: Settings) -> local.Service:
     prompts = Prompts.load(default_model.DIRECTORY)
-    engine = NullEngine(prompts.vocab_size, pages=1 << 14, slots=1 << 11)
+    engine = NullEngine(prompts.vocab_size, pages=1 << 14, slots=256)
     served = Served("null", True, engine.info.max_context, date(2026, 1, 1))
     return local.Service.around(settings, engine, prompts, served)  # type: ignore[arg-type]
 

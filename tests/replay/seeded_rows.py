@@ -1,7 +1,7 @@
 """Rows in the shape of nebius/SWE-agent-trajectories out of a seed: sizes as in the real set, texts of code, paths and prose.
 
-Per row (real set: median 20 decisions, mean 29, 84 kB): a system prompt that all rows share, an issue, then thoughts with one
-fenced command and observations, most of them short, some of hundreds of lines.
+Per row (real set: median 20 decisions, mean 29, most 349; 84 kB; a context that is full near 33k tokens ends a run): a system
+prompt that all rows share, an issue, then thoughts with one fenced command and observations, most of them short, some long.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 SEED = 20_261
+FULL = 100_000
+"""Characters of observations at which the agent's context is full."""
 _WORDS = (
     "the of to a in is that for with as on it be return def self import from None True if else raise value index test error "
     "line file path class name list dict str int args kwargs result data parse token field model schema query node tree match "
@@ -39,12 +41,15 @@ def row(rng: random.Random, number: int, system: str) -> dict[str, Any]:
     """One row; it ends on a message of the agent, as the real ones do."""
     steps = min(max(round(math.exp(rng.gauss(math.log(20.0), 0.85))), 1), 349)
     items = [item("system", system), item("user", text(rng, rng.randint(1500, 6000)))]
-    for step in range(steps):
+    observed = 0
+    for step in range(1, steps + 1):
         items.append(item("ai", f"{text(rng, rng.randint(80, 500))}\n\n```\n{command(rng)}\n```"))
-        if step + 1 < steps:
-            long = rng.random() < 0.35
-            seen = text(rng, rng.randint(1500, 5000) if long else rng.randint(60, 700))
-            items.append(item("user", f"{seen}\n(Open file: /repo/a.py)\n(Current directory: /repo)\nbash-$"))
+        if step == steps or observed >= FULL:
+            break
+        long = rng.random() < (0.35 if observed < FULL // 3 else 0.02)
+        seen = text(rng, rng.randint(1500, 5000) if long else rng.randint(60, 700))
+        observed += len(seen)
+        items.append(item("user", f"{seen}\n(Open file: /repo/a.py)\n(Current directory: /repo)\nbash-$"))
     name = f"seeded__{number}"
     return {"instance_id": name, "model_name": "seeded", "target": False, "trajectory": items, "exit_status": "submitted"}
 

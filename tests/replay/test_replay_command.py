@@ -21,6 +21,9 @@ from flide_agent.replay.reading import read
 from flide_agent.replay.records import Run
 from flide_agent.replay.report import Layout
 
+SERVER = ("--url", "http://127.0.0.1:9")
+"""Somebody else's: sessions are deleted in the end. The stand-in answers."""
+
 
 def replay(*arguments: object) -> Any:
     return CliRunner().invoke(cli.app, ["replay", *map(str, arguments)], catch_exceptions=False)
@@ -35,7 +38,7 @@ def steps_of(path: Path) -> list[list[Any]]:
 
 
 def test_each_step_is_asked_with_its_whole_history_in_one_session(service: CountingService) -> None:
-    result = replay(EXAMPLE)
+    result = replay(EXAMPLE, *SERVER)
     assert result.exit_code == 0
     assert [messages for _, messages, _ in service.asked] == steps_of(EXAMPLE)
     assert len({session for session, _, _ in service.asked}) == 1
@@ -111,14 +114,21 @@ def test_steps_that_are_none(service: CountingService, given: str) -> None:
 
 
 def test_limit_counts_runs(service: CountingService) -> None:
-    result = replay(EXAMPLE, EXAMPLE, EXAMPLE, "--limit", 2, "--json", "-")
+    result = replay(EXAMPLE, EXAMPLE, EXAMPLE, *SERVER, "--limit", 2, "--json", "-")
     assert rows(result.stdout)[-1]["runs"] == 2
     assert len(service.deleted) == 2
 
 
 def test_keep_deletes_nothing(service: CountingService) -> None:
-    assert replay(EXAMPLE, "--keep").exit_code == 0
+    assert replay(EXAMPLE, *SERVER, "--keep").exit_code == 0
     assert not service.deleted
+
+
+def test_nothing_is_deleted_from_a_store_that_goes_with_the_process(service: CountingService, tmp_path: Path) -> None:
+    assert replay(EXAMPLE).exit_code == 0
+    assert not service.deleted
+    assert replay(EXAMPLE, "--store", tmp_path).exit_code == 0
+    assert len(service.deleted) == 1
 
 
 def test_a_refused_step_ends_its_run_and_no_other(service: CountingService) -> None:

@@ -86,7 +86,7 @@ def test_an_agent_that_cannot_go_on_stops_all() -> None:
 
 def test_agents_through_the_command(service: CountingService) -> None:
     service.refuse[len(runs(1)[0].steps[4].messages)] = TooLong("too long")
-    result = replay(EXAMPLE, EXAMPLE, EXAMPLE, "--agents", 2, "--json", "-")
+    result = replay(EXAMPLE, EXAMPLE, EXAMPLE, "--agents", 2, "--json", "-", "--url", "http://127.0.0.1:9")
     assert result.exit_code == 1
     found = rows(result.stdout)
     assert sum(r["kind"] == "decision" for r in found) == 12
@@ -98,8 +98,45 @@ def test_agents_through_the_command(service: CountingService) -> None:
 def test_sessions_beyond_a_window_are_deleted_on_the_way(service: CountingService) -> None:
     walk = Walk(service, DEFAULT, steps=(1, 1), window=2)
     list(walk.over(runs(5)))
-    assert len(service.deleted) == 3
     assert len(walk.sessions) == 2
+    first = [s for s, _, _ in service.asked]
+    end = time.monotonic() + 10
+    while len(service.deleted) < 3 and time.monotonic() < end:
+        time.sleep(0.001)
+    assert service.deleted == first[:3]
+    walk.forget()
+    assert sorted(service.deleted) == sorted(first)
+
+
+class Sluggish(CountingService):
+    """Deleting takes until somebody lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = threading.Event()
+
+    def delete(self, session: str) -> None:
+        assert self.let.wait(30.0)
+        super().delete(session)
+
+
+def test_decisions_do_not_wait_for_deletions() -> None:
+    service = Sluggish()
+    walk = Walk(service, DEFAULT, steps=(1, 1), window=1)
+    list(walk.over(runs(6)))  # would never end
+    assert len(service.asked) == 6
+    service.let.set()
+    walk.forget()
+    assert len(service.deleted) == 6
+
+
+def test_what_waits_to_be_deleted_is_dropped_when_a_replay_leaves() -> None:
+    service = Sluggish()
+    walk = Walk(service, DEFAULT, steps=(1, 1), window=1)
+    list(walk.over(runs(6)))
+    threading.Timer(0.05, service.let.set).start()
+    walk.leave()
+    assert len(service.deleted) <= 1
 
 
 def test_a_session_that_was_never_opened_need_not_be_deleted(service: CountingService, monkeypatch: pytest.MonkeyPatch) -> None:
