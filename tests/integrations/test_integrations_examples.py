@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_flide.testing import FakeFlide
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langchain_flide import decision_model
+from langchain_flide.testing import FakeFlide, ScriptedChat, call
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,31 +50,38 @@ def blocks() -> list[Any]:
     return [pytest.param(code, id=str(i)) for i, code in enumerate(found, 1)]
 
 
+@pytest.mark.parametrize("where", ["fake", "service"])
 @pytest.mark.parametrize("code", blocks())
-def test_the_walk_throughs_code_runs(code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each block runs on its own, with the names that the page introduces before it and a fake in the service's place."""
-    from langchain_core.tools import tool
-    from langchain_flide import decision_model
-    from langchain_flide.testing import ScriptedChat, call
-
-    fake = FakeFlide({"risky": 0.2, "stuck": 0.1, "urgent": 0.9})
-    monkeypatch.setattr(decision_model.Connection, "__init__", _with(fake, decision_model.Connection.__init__))
+def test_the_walk_throughs_code_runs(
+    code: str,
+    where: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each block runs on its own, with the names that the page introduces before it: on a fake that wants a review of every call, and on
+    a real service with the model in the package, whatever that says."""
+    if where == "service":
+        monkeypatch.setenv("FLIDE_BASE_URL", request.getfixturevalue("url"))
+    else:
+        fake = FakeFlide({"risky": 0.2, "stuck": 0.1, "urgent": 0.9})
+        monkeypatch.setattr(decision_model.Connection, "__init__", _with(fake, decision_model.Connection.__init__))
 
     @tool
     def run_shell(command: str) -> str:
         """Run a command."""
         return command
 
-    chat = ScriptedChat(lambda m: "Done." if len(m) > 2 else _calling(call("run_shell", command="ls")))
+    chat = ScriptedChat(lambda m: "Done." if len(m) > 2 else AIMessage("I act.", tool_calls=[call("run_shell", command="ls")]))
     names = {"model": chat, "small": chat, "large": chat, "tools": [run_shell], "run_shell": run_shell}
     (tmp_path / "page.py").write_text(code)
-    runpy.run_path(str(tmp_path / "page.py"), init_globals=names)
-
-
-def _calling(made: Any) -> Any:
-    from langchain_core.messages import AIMessage
-
-    return AIMessage("I act.", tool_calls=[made])
+    after = runpy.run_path(str(tmp_path / "page.py"), init_globals=names)
+    if "FlideMiddleware" in code and "found" in after:
+        assert after["found"]["messages"][-1].text == "Done."
+    if where == "fake" and "Command(resume" in code:
+        assert [m.status for m in after["found"]["messages"] if m.type == "tool"] == ["success"]  # it was asked, and approved
+        assert "run_shell {'command': 'ls'}" in capsys.readouterr().out
 
 
 def _with(fake: FakeFlide, init: Any) -> Any:
