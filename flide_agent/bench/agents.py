@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -169,7 +168,7 @@ class Agents:
             if said.history_tokens != history + tokens:
                 walk.failure = f"step {number}: a history of {said.history_tokens} tokens, not {history + tokens}"
                 return
-            walk.taken.append(Taken(number, tokens, history, said.m, got.ms, time.perf_counter(), bytes(reply.answers)))
+            walk.taken.append(Taken(number, tokens, history, said.m, got.ms, got.ended, bytes(reply.answers)))
             head, history = said.head, said.history_tokens
 
     def _learn(self, walks: Sequence[Walk]) -> None:

@@ -10,8 +10,6 @@ import msgspec
 
 from flide_agent.bench.shapes import Shape
 
-GIB = 1 << 30
-
 
 class Item(msgspec.Struct):
     """A round of these requests, each behind `history` tokens (a multiple of 64) that are there already."""
@@ -32,6 +30,7 @@ class Job(msgspec.Struct):
     model: str
     device: str
     dtype: str
+    memory_bytes: int
     max_stream: int
     items: list[Item]
 
@@ -51,8 +50,8 @@ def measure(job: Job) -> list[Found]:
 class Beside:
     """Rows that still lack what stands beside them; `fill` measures all at once. each: share of the round that a row's time is."""
 
-    def __init__(self, model: str, device: str, dtype: str, max_stream: int) -> None:
-        self._job = Job(model, device, dtype, max_stream, [])
+    def __init__(self, model: str, device: str, dtype: str, memory_bytes: int, max_stream: int) -> None:
+        self._job = Job(model, device, dtype, memory_bytes, max_stream, [])
         self._rows: list[tuple[dict[str, Any], float, str]] = []
 
     def want(self, row: dict[str, Any], shapes: list[Shape], *, history: int = 0, time_key: str, each: int = 1) -> None:
@@ -77,8 +76,7 @@ def main() -> None:
 
     end_with_parent()
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    gpu = job.device.startswith("cuda")
-    engine = load(job.model, job.device, job.dtype, (8 if gpu else 1) * GIB, job.max_stream, True)
+    engine = load(job.model, job.device, job.dtype, job.memory_bytes, job.max_stream, True)
     drawn, yardstick = Drawn(engine.info.vocab_size, Switches()), Yardstick(engine)
     out: list[Found] = []
     for item in job.items:

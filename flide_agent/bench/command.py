@@ -143,7 +143,7 @@ def server(
     )
     sources = run.sources(workloads, scale, rows, data, only)
     counts = numbers(clients, "--clients")
-    lanes = max(levels.lanes_needed(s.rows, counts, per_client) for s in sources.values())
+    lanes = max(levels.lanes_needed(s.rows, counts, per_client, warm_up) for s in sources.values())
     with run.target(lanes) as (target, beside, watch):
         measured = levels.Levels(target, run.report, beside, watch, per_client=per_client, warm_up=warm_up)
         for name, source in sources.items():

@@ -73,7 +73,7 @@ class Levels:
     def __init__(
         self, target: Target, report: Report, beside: Beside | None, watch: machine.GpuWatch, *, per_client: int, warm_up: int
     ) -> None:
-        """per_client: requests of a level for each of its clients, at least; each row is sent once at least."""
+        """per_client: requests of a level for each of its clients, at least; each row is sent once at least. warm_up: before it."""
         self.target, self.report, self.beside, self.watch = target, report, beside, watch
         self.per_client, self.warm_up = per_client, warm_up
 
@@ -88,10 +88,9 @@ class Levels:
         count = max(source.rows, self.per_client * clients)
         lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
         jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
-        warm = self.target.fresh()
-        self._ask([self._job(source, i % source.rows, warm) for i in range(min(self.warm_up, source.rows))], clients)
+        self._warm(source, clients)
         before = self.target.engine_counters()
-        got, (started, _, ended) = self._ask(jobs, clients)
+        got, (started, idle, ended) = self._ask(jobs, clients)
         after = self.target.engine_counters()
         if reference := clients == 1 and self.target.separate:
             for key, answers in self._answers(jobs, got):
@@ -99,6 +98,8 @@ class Levels:
         row = {"workload": name, "clients": clients, "requests": count} | self._measured(
             jobs, got, ended - started, before, after
         )
+        while_busy = sum(g.status == 200 and g.ended <= idle for g in got)
+        row["per_second_while_all_busy"] = while_busy / (min(idle, ended) - started)
         row |= self.watch.between(started, ended)
         if row["memory_bytes"] is None:
             row["memory_bytes"] = machine.peak_resident(self.target.pid) if self.target.pid else None
@@ -108,6 +109,12 @@ class Levels:
         self.report.check_equal(f"server, {name}, {clients} clients", row)
         if self.beside is not None and row["median_ms"] is not None:
             self._want(row, [self._bodies[key][1] for key, _ in jobs], clients)
+
+    def _warm(self, source: Source, clients: int) -> None:
+        """So many cold requests unmeasured, each row twice at least: a graph is captured when a shape comes for the second time."""
+        count = warm_requests(source.rows, self.warm_up)
+        lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
+        self._ask([self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)], clients)
 
     def _job(self, source: Source, row: int, lane: Lane) -> tuple[Key, Lane]:
         key = (row, lane.copy)
@@ -178,9 +185,15 @@ class Levels:
         self.beside.want(row, shapes[:each], time_key="ms_a_request", each=each)
 
 
-def lanes_needed(rows: int, clients: Sequence[int], per_client: int) -> int:
+def warm_requests(rows: int, warm_up: int) -> int:
+    """Unmeasured requests before a level: none for 0."""
+    return max(warm_up, 2 * rows) if warm_up else 0
+
+
+def lanes_needed(rows: int, clients: Sequence[int], per_client: int, warm_up: int) -> int:
     """Lanes that the levels of one workload of so many rows use, warm-up and comparison included."""
-    return sum(math.ceil(max(rows, per_client * n) / rows) + 1 for n in clients) + 1
+    warm = math.ceil(warm_requests(rows, warm_up) / rows)
+    return sum(math.ceil(max(rows, per_client * n) / rows) + warm for n in clients) + 1
 
 
 def share_of(before: dict[str, Any], after: dict[str, Any], seconds: float) -> float | None:

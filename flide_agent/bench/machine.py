@@ -83,14 +83,18 @@ def peak_resident(pid: int | None = None) -> int | None:
 
 
 class GpuWatch:
-    """The driver's own readings of the first GPU while a server is asked: the share of time that a kernel ran, memory in use.
+    """The driver's own readings of the GPU in use while a server is asked: the share of time that a kernel ran, memory in use.
 
     Memory is the device's, less what was in use when the watch began. Without nvidia-smi it knows nothing.
     """
 
     INTERVAL_MS = 100
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cuda") -> None:
+        """device: as torch names it; what CUDA_VISIBLE_DEVICES leaves is counted."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        index = int(device.partition(":")[2] or 0)
+        self._id = visible.split(",")[index].strip() if index < len(visible.split(",")) and visible else str(index)
         self._readings: list[tuple[float, float, int]] = []
         self._process: subprocess.Popen[str] | None = None
 
@@ -99,7 +103,7 @@ class GpuWatch:
             "--query-gpu=utilization.gpu,memory.used",
             "--format=csv,noheader,nounits",
             f"--loop-ms={self.INTERVAL_MS}",
-            "--id=0",
+            f"--id={self._id}",
         ]
         with contextlib.suppress(OSError):
             self._process = subprocess.Popen(

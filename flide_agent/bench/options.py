@@ -31,7 +31,9 @@ Out = Annotated[Path | None, typer.Option("--json", help="Write everything to th
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="Any setting of the server as NAME=VALUE.")]
 Clients = Annotated[str, typer.Option(help="Numbers of closed-loop clients, with commas between.")]
 PerClient = Annotated[int, typer.Option(min=1, help="Requests of a level for each client, at least.")]
-WarmUp = Annotated[int, typer.Option(min=0, help="Requests before each level, unmeasured.")]
+WarmUp = Annotated[
+    int, typer.Option(min=0, help="Requests before each level, unmeasured, each row twice at least; 0 for none.")
+]
 AgentCounts = Annotated[str, typer.Option("--agents", help="Numbers of agents, with commas between.")]
 Steps = Annotated[int, typer.Option(min=1, help="At most so many steps of a session.")]
 Counts = Annotated[str, typer.Option(help="Numbers of questions, with commas between.")]

@@ -14,11 +14,8 @@ from flide_agent.bench.machine import GpuWatch
 from flide_agent.bench.options import Common, chosen, prompts_of, real, sizes
 from flide_agent.bench.report import Report
 from flide_agent.bench.sources import Generated, Real, Source
-from flide_agent.bench.target import OwnServer, ServerFailed, Target
+from flide_agent.bench.target import ROOM, OwnServer, ServerFailed, Target
 from flide_agent.bench.texts import Texts
-
-ROOM = {"max_queue": 4096, "max_queue_tokens": 1 << 26, "max_wait_seconds": 0.0, "log_format": "text"}
-"""Nothing is refused: what waits is part of what is measured."""
 
 
 class OverHttp:
@@ -40,14 +37,14 @@ class OverHttp:
         self.prompts = prompts_of(common.model)
         self._settings: dict[str, Any] = {
             "model": common.model, "device": common.device, "dtype": common.dtype, "memory_bytes": common.memory_bytes,
-            "max_stream": common.max_stream, **ROOM,
+            "max_stream": common.max_stream,
         }  # fmt: skip
         if no_graphs:
             if url is not None or "graphs" not in Settings.__struct_fields__:
                 raise typer.BadParameter("this server has no setting for its graphs", param_hint="--no-graphs")
             self._settings["graphs"] = False
         self._settings |= _more(set_ or [])
-        asked = self._settings if url is None else None
+        asked = ROOM | self._settings if url is None else None
         self.report = Report(command, common.settings() | {"url": url, "server": asked}, path)
 
     def texts(self) -> Texts:
@@ -79,10 +76,10 @@ class OverHttp:
                 yield Target(self._url, [self._key] if self._key else [], self._key, False), None, watch
             return
         c = self.common
-        beside = Beside(c.model, c.device, c.dtype, c.max_stream)
+        beside = Beside(c.model, c.device, c.dtype, c.memory_bytes, c.max_stream)
         own = OwnServer(self._settings, lanes, c.max_memory, environment)
         try:
-            with GpuWatch() as watch, own as target:
+            with GpuWatch(c.device) as watch, own as target:
                 self.report.facts["ready_seconds"] = own.ready_seconds
                 yield target, beside, watch
             beside.fill()

@@ -61,6 +61,8 @@ class Report:
 
     def add(self, name: str, row: dict[str, Any]) -> None:
         self.tables.setdefault(name, []).append(row)
+        shown = [f"{k} {_cell(k, v)}" for k, v in row.items() if isinstance(v, str | int | float)]
+        print(f"{name}: {', '.join(shown[:10])}", file=sys.stderr, flush=True)
         self._write(complete=False)
 
     def show(self, name: str, columns: Mapping[str, str]) -> None:

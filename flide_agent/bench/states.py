@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -128,7 +127,7 @@ def _cold(target: Target, bodies: Sequence[bytes], found: dict[int, bytes]) -> f
 
 def ask(target: Target, jobs: Sequence[tuple[bytes, Lane]], clients: int) -> tuple[list[wire.Got], list[float]]:
     """POST these to /v1/systemone by so many clients; replies in their order, and closed_loop's times."""
-    got = [wire.Got(0, b"not sent", math.nan)] * len(jobs)
+    got = [wire.Got(0, b"not sent", 0.0)] * len(jobs)
 
     async def work(connection: wire.Connection, number: int, job: tuple[bytes, Lane]) -> None:
         got[number] = await connection.send("POST", PATH, job[0], job[1].headers)

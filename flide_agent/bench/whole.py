@@ -67,7 +67,7 @@ def everything(
     kept = run.sources(workloads, scale, rows, None, again, first=len(sources))
     found, texts = sizes(workloads, scale, None), run.texts()
     levels_, crowds = numbers(clients, "--clients"), numbers(agents_, "--agents")
-    lanes = [levels.lanes_needed(s.rows, levels_, per_client) for s in sources.values()]
+    lanes = [levels.lanes_needed(s.rows, levels_, per_client, warm_up) for s in sources.values()]
     lanes += [growing.lanes_needed(len(found.agents), crowds), 2, REPEATS + 1]
     with run.target(max(lanes)) as (target, beside, watch):
         measured = levels.Levels(target, run.report, beside, watch, per_client=per_client, warm_up=warm_up)

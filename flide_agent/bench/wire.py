@@ -19,11 +19,13 @@ LIMIT = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """A reply. status 0: the connection went away, and body says why. ms: from the first byte sent to the last one read."""
+    """A reply. status 0: the connection went away, and body says why. ms: from the first byte sent to the last one read, which was
+    at `ended` of time.perf_counter."""
 
     status: int
     body: bytes
     ms: float
+    ended: float = 0.0
 
 
 class Connection:
@@ -47,13 +49,13 @@ class Connection:
             lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
             found = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
             content = await reader.readexactly(int(found.get(b"content-length", b"0")))
-            ms = 1e3 * (time.perf_counter() - began)
+            ended = time.perf_counter()
         except (OSError, EOFError, asyncio.LimitOverrunError, ValueError, IndexError) as e:
             self.close()
-            return Got(0, f"{type(e).__name__}: {e}".encode(), 0.0)
+            return Got(0, f"{type(e).__name__}: {e}".encode(), 0.0, time.perf_counter())
         if found.get(b"connection", b"").lower() == b"close":
             self.close()
-        return Got(int(lines[0].split()[1]), content, ms)
+        return Got(int(lines[0].split()[1]), content, 1e3 * (ended - began), ended)
 
     def close(self) -> None:
         if self._streams is not None:
