@@ -118,22 +118,22 @@ class Dispatcher:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def admit(self) -> Admission:
-        """Let a request in before it is read, so that a refusal costs nothing. Raises Overloaded or Unavailable."""
+    def admit(self, tenant: bytes = b"") -> Admission:
+        """Let a request in before it is read. tenant: its share key. Raises Overloaded or Unavailable, at no cost."""
         with self._wake:
-            self._check(0)
-            self._line.expected += 1
-        return Admission(self._leave_expected)
+            self._check(tenant)
+            self._line.expected[tenant] += 1
+        return Admission(lambda: self._leave_expected(tenant))
 
-    def _leave_expected(self) -> None:
+    def _leave_expected(self, tenant: bytes) -> None:
         with self._wake:
-            self._line.expected -= 1
+            self._line.expected -= Counter([tenant])
 
-    def _check(self, tokens: int, owner: bytes | None = None) -> None:
+    def _check(self, tenant: bytes, tokens: int = 0, owner: bytes | None = None) -> None:
         if self._closing:
             raise Unavailable("the server is shutting down", retry_after=1.0)
         try:
-            self._line.check(tokens, owner)
+            self._line.check(tenant, tokens, owner)
         except Overloaded:
             self.counters.refused += 1
             raise
@@ -142,9 +142,9 @@ class Dispatcher:
         """Put a request in line. Keeps its checkpoint alive until it is answered. Raises Overloaded, Unavailable, and
         InternalError for what no engine can run: it must not reach a round that others share.
 
-        owner: whose turn it takes. deadline: of time.perf_counter; a request that is not begun by then fails with
-        DeadlineExceeded. admission: it was let in already. Cancelling the future while the request waits takes it out of the
-        line. Whoever takes the result owns the references of its checkpoints.
+        owner: whose turn it takes among those of its tenant, which is its share key. deadline: of time.perf_counter; not begun
+        by then it fails with DeadlineExceeded. admission: it was let in already. Cancelling the future while the request waits
+        takes it out of the line. Whoever takes the result owns the references of its checkpoints.
         """
         try:
             request.validate(self.engine.info.vocab_size, self.engine.info.max_context)
@@ -159,7 +159,7 @@ class Dispatcher:
             admission.leave()
         with self._wake:
             if admission is None:
-                self._check(item.tokens, owner)
+                self._check(item.tenant, item.tokens, owner)
             if request.checkpoint is not None:
                 request.checkpoint.retain()  # type: ignore[attr-defined]
             self._line.add(item)

@@ -41,7 +41,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """All findings, as they are made. Loads the model; never changes the store."""
     yield from _packages()
     yield from _guarded("device", lambda: _device(settings))
-    yield from _guarded("limits", _limits)
+    yield from _guarded("limits", lambda: _limits(settings))
     yield from _guarded("store", lambda: _store(settings))
     yield from _guarded("keys", lambda: _keys(settings))
     yield from _guarded("model", lambda: _model(settings))
@@ -91,16 +91,20 @@ def _device(settings: Settings) -> Iterator[Finding]:
         yield Finding("triton", "fault", "not installed", "pip install 'flide-agent[serve,gpu]'")
 
 
-def _limits() -> Iterator[Finding]:
+def _limits(settings: Settings) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = soft < FILES
     yield Finding(
         "open files", "warning" if few else "good", f"{soft} (hard limit {hard})", f"ulimit -n {FILES}" if few else ""
     )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding(
-        "cores", "good" if cores > 1 else "warning", str(cores), "" if cores > 1 else "text and engine share one core"
-    )
+    if settings.front_ends >= cores:
+        found = f"{cores}, for the engine process and {settings.front_ends} front ends"
+        yield Finding("cores", "warning", found, f"front_ends={cores - 1} at most; they pay where cores are idle")
+    else:
+        yield Finding(
+            "cores", "good" if cores > 1 else "warning", str(cores), "" if cores > 1 else "text and engine share one core"
+        )
 
 
 def _store(settings: Settings) -> Iterator[Finding]:

@@ -1,16 +1,15 @@
 """The line before the engine: who may stand in it, and who is next.
 
-Admission is by requests, tokens and time to wait. Order is start-time fair queueing over owners (a session, or a tenant's
-requests outside sessions): whoever had fewer rows so far goes first, so that nobody's flood delays the others by more than its
-share. Nothing starves: an owner's turn comes with the rows that the others take.
+Admission is by requests, tokens and time to wait; a tenant with nothing in line may always come, so that another's flood does not
+keep it out. Order is that of `turns`: fair between tenants, and between the owners (a session, or a tenant's requests outside
+sessions) within each.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from flide_engine.segments import Request
 
 from flide_agent.errors import Overloaded
 from flide_agent.slices import Slices
+from flide_agent.turns import Turns
 
 if TYPE_CHECKING:
     from flide_engine.engine import RequestResult
@@ -67,6 +67,10 @@ class Item:
     def request(self) -> Request:
         return self.slices.next
 
+    @property
+    def tenant(self) -> bytes:
+        return self.slices.request.share_key
+
     def drop(self) -> None:
         """Release what it holds of the engine's memory."""
         self.slices.drop()
@@ -89,17 +93,18 @@ class Admission:
 
 
 class Line:
-    """Not thread-safe: the dispatcher holds its lock. expected: requests that were let in and are still being read."""
+    """Not thread-safe: the dispatcher holds its lock. expected: requests of each tenant that were let in and are still being
+    read. Tenants and owners are opaque keys; b"" is a tenant too."""
 
     def __init__(self, max_queue: int, max_tokens: int, max_wait: float) -> None:
         self.max_queue, self.max_tokens, self.max_wait = max_queue, max_tokens, max_wait
         self.tokens = 0
         self.running = 0
-        self.expected = 0
+        self.expected: Counter[bytes] = Counter()
         self._waiting: dict[bytes, deque[Item]] = {}
+        self._of_tenant: Counter[bytes] = Counter()
         self._count = 0
-        self._served: dict[bytes, float] = {}
-        self._now = 0.0
+        self._turns = Turns()
         self._rows = self._seconds = self._requests = 0.0
 
     def __len__(self) -> int:
@@ -107,27 +112,35 @@ class Line:
 
     # --- admission ---
 
-    def wait(self, owner: bytes | None = None) -> float:
+    def wait(self, tenant: bytes | None = None, owner: bytes | None = None) -> float:
         """Seconds that one more request would wait, at the speed so far; 0.0 while that is unknown.
 
-        It waits for what runs, for one slice of everybody who waits or is expected, and for all that its own owner (if known)
-        has in line.
+        It waits for what runs, for one slice of each of its tenant's owners, for all that its own owner has in line, and for
+        other tenants no longer than for its own, or for one slice of each. tenant: None is one with everybody's requests.
         """
         if self._seconds <= FIRST_SPEED_AFTER:
             return 0.0
-        rows = self.running + sum(line[0].rows for line in self._waiting.values())
-        rows += round(self.expected * self._rows / max(1.0, self._requests))
-        if owner in self._waiting:
-            rows += sum(item.tokens for item in self._waiting[owner])
-        return rows * self._seconds / self._rows
+        mean = self._rows / max(1.0, self._requests)
+        rows = {key: round(count * mean) for key, count in self.expected.items()}
+        most = {key: min(n, round(mean)) for key, n in rows.items()}
+        for line in self._waiting.values():
+            first = line[0]
+            rows[first.tenant] = rows.get(first.tenant, 0) + first.rows
+            most[first.tenant] = max(most.get(first.tenant, 0), first.rows)
+        own = sum(rows.values()) if tenant is None else rows.pop(tenant, 0)
+        others = 0 if tenant is None else sum(min(n, max(own, most[key])) for key, n in rows.items())
+        queued = sum(item.tokens for item in self._waiting.get(owner, ())) if owner is not None else 0
+        return (self.running + own + others + queued) * self._seconds / self._rows
 
-    def check(self, tokens: int = 0, owner: bytes | None = None) -> None:
+    def check(self, tenant: bytes, tokens: int = 0, owner: bytes | None = None) -> None:
         """Raise Overloaded when no request of `tokens` rows may come now."""
-        if self._count + self.expected >= self.max_queue:
-            raise self._refusal("queue", f"{self._count + self.expected} requests wait already")
-        if self._count and self.tokens + tokens > self.max_tokens:
-            raise self._refusal("tokens", f"{self.tokens} tokens wait already")
-        if self.max_wait and self._count + self.expected and (wait := self.wait(owner)) > self.max_wait:
+        come = self._count + self.expected.total()
+        if self._of_tenant[tenant] + self.expected[tenant]:
+            if come >= self.max_queue:
+                raise self._refusal("queue", f"{come} requests wait already")
+            if self._count and self.tokens + tokens > self.max_tokens:
+                raise self._refusal("tokens", f"{self.tokens} tokens wait already")
+        if self.max_wait and come and (wait := self.wait(tenant, owner)) > self.max_wait:
             raise self._refusal("wait", f"it would wait about {wait:.1f} s")
 
     def _refusal(self, reason: str, message: str) -> Overloaded:
@@ -151,6 +164,7 @@ class Line:
             line.append(item)
         item.rows = item.request.tokens()
         self._count += 1
+        self._of_tenant[item.tenant] += 1
         self.tokens += item.tokens
 
     def take(self, room: int) -> tuple[list[Item], list[Item]]:
@@ -159,24 +173,10 @@ class Line:
         The first of the fairest owner always goes, however long. A slice of a long request only joins a round that stays
         within one slice: a long request is not to make short ones longer.
         """
-        now, rows_taken, active = time.perf_counter(), 0, max(1, len(self._waiting))
+        now, rows_taken = time.perf_counter(), 0
         taken: list[Item] = []
         gone: list[Item] = []
-        heap: list[tuple[float, float, bytes]] = []
-        heads = {owner: iter(list(line)) for owner, line in self._waiting.items()}
-        current: dict[bytes, Item] = {}
-
-        def push(owner: bytes) -> None:
-            if (item := next(heads[owner], None)) is not None:
-                current[owner] = item
-                heapq.heappush(heap, (max(self._now, self._served.get(owner, 0.0)), item.arrived, owner))
-
-        for owner in heads:
-            push(owner)
-        first: float | None = None
-        while heap:
-            tag, _, owner = heapq.heappop(heap)
-            item = current[owner]
+        for item in self._turns.order(self._waiting):
             if not self._wanted(item, now):
                 self._remove(item)
                 gone.append(item)
@@ -184,13 +184,8 @@ class Line:
                 self._remove(item)
                 taken.append(item)
                 rows_taken += item.rows
-                first = tag if first is None else first
-                self._served[owner] = tag + item.rows
-            push(owner)
-        if first is not None:
-            # Time goes on by everybody's share of what was taken, so that ever new owners cannot pass an old one forever.
-            self._now = max(self._now + rows_taken / active, first)
-        self._served = {o: v for o, v in self._served.items() if v > self._now or o in self._waiting}
+                self._turns.serve(item, item.rows)
+        self._turns.end(self._waiting)
         return taken, gone
 
     @staticmethod
@@ -207,6 +202,9 @@ class Line:
         if not line:
             del self._waiting[item.owner]
         self._count -= 1
+        self._of_tenant[item.tenant] -= 1
+        if not self._of_tenant[item.tenant]:
+            del self._of_tenant[item.tenant]
         self.tokens -= item.tokens
 
 

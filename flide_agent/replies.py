@@ -71,7 +71,8 @@ class Latency(msgspec.Struct, frozen=True):
 class StepReply(msgspec.Struct, frozen=True):
     """What a step did: fork point m, tokens reused and computed, and why (append, edit, repeat, fork, new, ...).
 
-    history_tokens: length of the trunk, so computed_tokens = history_tokens - m + all branches.
+    history_tokens: length of the trunk. computed_tokens: rows that the engine ran, history_tokens - m + all branches, and a few
+    more where a long request ran in slices (see docs/api.md).
     """
 
     id: str

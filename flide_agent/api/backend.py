@@ -99,7 +99,7 @@ class Backend(Protocol):
         """Run blocking work off the event loop."""
         ...
 
-    async def admit(self, size: int) -> Admitted:
+    async def admit(self, tenant: str, size: int) -> Admitted:
         """Let a decision in before its body of about `size` bytes is read, so that a refusal costs nothing."""
         ...
 

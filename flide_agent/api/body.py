@@ -20,6 +20,8 @@ DRAIN = 4
 
 ZSTD_WINDOW, ZSTD_SLICE = 1 << 27, 1024
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?[0-9.]+[eE][-+]?[0-9]+|-?[0-9][0-9.]{299,}|NaN|-?Infinity)', re.DOTALL)
+"""Strings, to be passed over, and whatever may be no number that is read here."""
 
 
 def _too_large(cap: int) -> BodyTooLarge:
@@ -164,12 +166,26 @@ def _clean(value: Any) -> Any:
 
 
 def _refuse(body: bytes, error: Exception) -> NoReturn:
-    position = len(body)
-    if isinstance(error, json.JSONDecodeError):
-        position = error.pos
-    elif found := re.search(r"\(byte (\d+)\)", str(error)):
+    reason = str(error)
+    if isinstance(error, json.JSONDecodeError):  # it counts characters
+        reason = error.msg
+        position = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+    elif found := re.search(r"\(byte (\d+)\)", reason):
         position = int(found[1])
-    raise _invalid("JSON decode error", position, str(error).split(" (byte")[0]) from error
+    else:
+        position = _no_number(body)
+    raise _invalid("JSON decode error", position, re.split(r" \(byte| - at ", reason)[0]) from error
+
+
+def _no_number(body: bytes) -> int:
+    """Where the first number stands that is out of range or none of JSON; nobody says so. The body's end when there is none."""
+    for found in _NUMBER.finditer(body):
+        if (text := found[1]) is not None:
+            try:
+                msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                return found.start(1)
+    return len(body)
 
 
 def _invalid(message: str, position: int = 0, reason: str = "") -> InvalidRequest:

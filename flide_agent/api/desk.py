@@ -44,8 +44,8 @@ class Desk:
         match frame:
             case f.Decide():
                 self._start(frame.id, self._decide(frame))
-            case f.Admit(id):
-                self._start(id, self._admit(id))
+            case f.Admit(id, tenant):
+                self._start(id, self._admit(id, tenant))
             case f.Do():
                 self._start(frame.id, self._do(frame))
             case f.Follow():
@@ -80,13 +80,13 @@ class Desk:
         else:
             self.pipe.send(f.Answered(id, answer or Answer(b"")))
 
-    async def _admit(self, id: int) -> None:
-        self._admitted[id] = await self.inside.admit(0)
+    async def _admit(self, id: int, tenant: str) -> None:
+        self._admitted[id] = await self.inside.admit(tenant, 0)
 
     async def _decide(self, frame: f.Decide) -> Answer:
         request_id.set(frame.request_id)
         traceparent.set(frame.trace)
-        admitted = self._admitted.pop(frame.id, None) or await self.inside.admit(len(frame.ask))
+        admitted = self._admitted.pop(frame.id, None) or await self.inside.admit(frame.tenant, len(frame.ask))
         try:
             if len(frame.ask) < INLINE_BYTES:
                 ask = f.ask_of(frame.ask)

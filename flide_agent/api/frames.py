@@ -42,6 +42,7 @@ class Admit(Frame, frozen=True):
     """Let a decision in whose body is still to come."""
 
     id: int
+    tenant: str
 
 
 class Decide(Frame, frozen=True):

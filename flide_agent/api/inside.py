@@ -59,8 +59,8 @@ class Inside:
     async def in_thread(self, work: Callable[[], T]) -> T:
         return await self.service.decider.in_thread(work)
 
-    async def admit(self, size: int) -> Admission:
-        return self.service.dispatcher.admit()
+    async def admit(self, tenant: str, size: int) -> Admission:
+        return self.service.dispatcher.admit(self.service.sessions.share_key(tenant))
 
     async def decide(self, tenant: str, ask: Ask, admitted: b.Admitted) -> b.Answer:
         assert isinstance(admitted, Admission)

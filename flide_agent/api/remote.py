@@ -76,11 +76,11 @@ class Remote:
         finally:
             del self._waiting[id]
 
-    async def admit(self, size: int) -> Ticket:
+    async def admit(self, tenant: str, size: int) -> Ticket:
         """A short body is asked for together with what it says: reading it costs less than asking twice."""
         ticket = Ticket(next(self._numbers), self._send)
         if size >= b.INLINE_BYTES:
-            await self._call(ticket.id, f.Admit(ticket.id))
+            await self._call(ticket.id, f.Admit(ticket.id, tenant))
             ticket.held = True
         return ticket
 

@@ -93,7 +93,7 @@ async def _decide(request: Call, parse: Callable[[Any], asks.Ask]) -> b.Answer:
     """Room first, then the body: a request that would be refused costs nothing."""
     backend, call = backend_of(request), calls.of(request.scope)
     length = request.headers.get("content-length")
-    admitted = await backend.admit(int(length) if length else backend.settings.max_body_bytes)
+    admitted = await backend.admit(call.tenant, int(length) if length else backend.settings.max_body_bytes)
     try:
         raw, encoding = await _raw(request)
         if len(raw) < b.INLINE_BYTES and not encoding:

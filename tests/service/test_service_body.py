@@ -85,26 +85,30 @@ def test_other_encodings() -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "position"),
     [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b'{"a":NaN}',
-        b'{"a":1e999}',
-        b'{"a":1}x',
-        b"[" * 100_000,
-        b'{"a":"\\ud800',
-        b'{"a":1e999,"b":"\\ud800"}',
+        (b"", 0),
+        (b"{", 1),
+        (b"\xff\xfe", 0),
+        (b'{"a":NaN}', 5),
+        (b'{"a":1e999}', 5),
+        ('{"ü 1e999 \\" 1e999":[1e3, -1.5E+999, 1e999]}'.encode(), 27),
+        (b'{"a":[' + b"1" * 5000 + b"]}", 6),
+        (b'{"a":1}x', 8),
+        (b"[" * 100_000, 0),
+        (b'{"a":"\\ud800', 7),
+        (b'{"a":1e999,"b":"\\ud800"}', 5),
+        ('{"ü":"\\ud800","b":Infinity}'.encode(), 19),
+        ('{"ü":"\\ud800","b":x}'.encode(), 19),
     ],
 )
-def test_what_is_no_json(body: bytes) -> None:
+def test_what_is_no_json(body: bytes, position: int) -> None:
     with pytest.raises(InvalidRequest) as e:
         decode(body)
     (item,) = e.value.details
     assert item["type"] == "json_invalid"
-    assert item["loc"][0] == "body"
-    assert isinstance(item["loc"][1], int)
+    assert item["loc"] == ["body", position], "in bytes"
+    assert "`$" not in str(item), "our words, not the library's path"
 
 
 def test_lone_surrogates_become_replacement_characters() -> None:

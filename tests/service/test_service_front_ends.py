@@ -263,7 +263,7 @@ def test_frames_come_whole_however_they_are_cut() -> None:
     got: list[frames.FromFront] = []
     pipe: frames.Pipe[frames.FromFront] = frames.Pipe(frames.FromFront, got.append, lambda: None)
     counted = frames.Counted([("r", "GET", 200, 0.5)], ["wait"])
-    sent = [frames.Admit(1), frames.Decide(2, "t", b"x" * 300, "r", ""), frames.Leave(2), counted]
+    sent = [frames.Admit(1, "t"), frames.Decide(2, "t", b"x" * 300, "r", ""), frames.Leave(2), counted]
     data = b"".join(len(d).to_bytes(4, "little") + d for d in map(msgspec.msgpack.encode, sent))
     for size in (1, 3, 7, 100, len(data)):
         got.clear()

@@ -135,6 +135,7 @@ def test_small_memory_evicts_and_stays_exact() -> None:
         (Settings(model="no such model"), "no such model"),
         (Settings(device="cpu", dtype="bfloat16"), "bfloat16"),
         (Settings(device="cpu", memory_bytes=1000), "memory"),
+        (Settings(device="cpu", model="dummy:tiny", memory_bytes=64 << 20), "tests of the engine alone, serve 'default' or .* dummy:0.8b"),
     ],
 )
 def test_start_errors_say_what_to_change(settings: Settings, words: str) -> None:
@@ -150,6 +151,7 @@ def test_settings_are_checked() -> None:
         {"max_queue": 0},
         {"model": ""},
         {"max_state_tokens": -1},
+        {"front_ends": 65},
     ):
         (name,) = bad
         with pytest.raises(ValueError, match=name):

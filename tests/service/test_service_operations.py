@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -317,9 +318,13 @@ def test_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     assert found["model"]["grade"] == "warning", "untrained"
     assert found["self-test"]["grade"] == "good"
     assert not (tmp_path / "s").exists(), "it changes nothing"
-    wrong = CliRunner().invoke(cli.app, ["doctor", "--model", str(tmp_path / "none"), "--set", "host=0.0.0.0", *small])
+    wrong = CliRunner().invoke(
+        cli.app, ["doctor", "--model", str(tmp_path / "none"), "--set", "host=0.0.0.0", "--set", "front_ends=64", *small]
+    )
     assert wrong.exit_code == 1
     faults = {each["subject"] for each in json.loads(wrong.stdout) if each["grade"] == "fault"}
     assert faults == {"model", "keys"}
+    cores = next(each for each in json.loads(wrong.stdout) if each["subject"] == "cores")
+    assert (cores["grade"] == "warning") == ("64 front ends" in cores["found"]) == ((os.cpu_count() or 1) <= 64)
     text = CliRunner().invoke(cli.app, ["doctor", "--store", str(tmp_path / "s"), *small[:-1]])
     assert re.search(r"^warning +model .*\n +-> give a trained model", text.output, re.MULTILINE)
