@@ -119,7 +119,7 @@ class Agent:
         for _ in range(self.rng.randint(least, most)):
             step = self.rng.choice(some)
             yield step
-            if self.rng.random() < 0.12:  # agents repeat themselves
+            if self.rng.random() < 0.22:  # agents repeat themselves
                 for _ in range(self.rng.choice((1, 1, 2, 3))):
                     yield self.again
 
@@ -188,7 +188,10 @@ class Agent:
 
     def edit_rightly(self) -> None:
         right, wrong = self.toy.wrong
-        self._act(self.tools.replace(self.file, wrong.strip("\n"), right.strip("\n"), self.rng))
+        if self.rng.random() < 0.4:  # the whole function at once
+            self._act(self.tools.replace(self.file, self.toy.buggy.strip("\n"), self.toy.code.strip("\n"), self.rng))
+        else:
+            self._act(self.tools.replace(self.file, wrong.strip("\n"), right.strip("\n"), self.rng))
 
     def edit_wrongly(self) -> None:
         line = next(
@@ -203,7 +206,10 @@ class Agent:
 
     def edit_misses(self) -> None:
         if self.rng.random() < 0.5:
-            self._act(self.tools.replace(self.file, "this line is not there", "pass", self.rng))
+            old = self.rng.choice(
+                ("this line is not there", self.toy.code.replace("return", "yield"), f"def {self.toy.name}(self):")
+            )
+            self._act(self.tools.replace(self.file, old, self.rng.choice(("pass", self.toy.code)), self.rng))
         else:
             self._act(self.tools.replace(self._typo(self.file), "def", "def", self.rng))
 

@@ -40,7 +40,8 @@ class Calls:
         self.place, self.interface = place, interface
         self._say = {"missing": phrases.missing(rng), "none": phrases.nothing(rng), "edited": phrases.edited(rng),
                      "old": phrases.not_in_file(rng), "syntax": phrases.bad_syntax(rng), "created": phrases.created(rng)}  # fmt: skip
-        self._shows = rng.choice(("", "", "snippet", "diff"))
+        self._shows = rng.choice(("", "", "snippet", "diff", "view"))
+        self._echoes = rng.choice(("", "", "first", "last"))  # whether a refused edit shows the code that it was about
         self._refused: dict[str, str] = {}
         self._window = rng.choice((40, 60, 100))
         self._head = rng.choice(
@@ -160,12 +161,14 @@ class Calls:
         if self.interface == "editor":
             return self._edit_call("edit", command="str_replace", path=shown, old_str=old, new_str=new)
         if self.interface == "windowed":
-            lines = self.place.text(path).splitlines() if (self.place.here / path).is_file() else []
-            at = next((i for i, line in enumerate(lines, 1) if old in line), 1)
-            text = lines[at - 1].replace(old, new) if lines and old in lines[at - 1] else new
-            arguments = {"path": path, "start": at, "end": at, "text": text}
-            return Call("edit", arguments, f"edit {at}:{at}\n{text}\nend_of_edit", "edit")
-        if rng.random() < 0.6:
+            whole = self.place.text(path) if (self.place.here / path).is_file() else ""
+            before, found, after = whole.partition(old)
+            first = before.count("\n") + 1
+            last = first + (old.count("\n") if found else 0)
+            text = before.rpartition("\n")[2] + new + after.partition("\n")[0] if found else new
+            arguments = {"path": path, "start": first, "end": last, "text": text}
+            return Call("edit", arguments, f"edit {first}:{last}\n{text}\nend_of_edit", "edit")
+        if rng.random() < 0.6 and "\n" not in old:
             return self.bash(f"sed -i {shlex.quote(f's/{_sed(old)}/{_sed(new)}/')} {shown}", "edit")
         script = f"from pathlib import Path\np = Path({shown!r})\ns = p.read_text()\nassert {old!r} in s, 'text not found'\np.write_text(s.replace({old!r}, {new!r}, 1))\n"
         return self.bash(f"python - <<'PY'\n{script}PY", "edit")

@@ -45,10 +45,18 @@ class Tools(Calls):
                 return 1, self._said("missing", str(path).rpartition("/")[0])
             target.write_text(str(a.get("content", a.get("file_text", "\n"))), encoding="utf-8")
             self.open_file = path
-            return 0, self._said("created", path)
+            shown = "\n" + self._show(path, 1)[1] if self._shows in ("view", "snippet") else ""
+            return 0, self._said("created", path) + shown
         if operation in ("edit", "str_replace", self._names[5]):
             return self._edit(path, a)
         raise ValueError(f"no tool {call.name} in this interface")
+
+    def _with_code(self, said: str, *parts: tuple[str, str]) -> str:
+        """An error and the code that it is about, in the order of this run's tools."""
+        if not self._echoes:
+            return said
+        shown = "\n\n".join(f"{title}:\n{text}" for title, text in parts)
+        return f"{said}\n\n{shown}" if self._echoes == "first" else f"{shown}\n\n{said}"
 
     def _relative(self, path: str) -> str:
         return path.removeprefix(self.place.root).lstrip("/") or "."
@@ -102,13 +110,18 @@ class Tools(Calls):
         else:
             old = str(a.get("old", a.get("old_str")))
             if old not in text:
-                return 1, self._said("old", path)
+                return 1, self._with_code(self._said("old", path), ("Looked for", old))
             new = text.replace(old, str(a.get("new", a.get("new_str"))), 1)
         if self._rejects and path.endswith(".py"):
             try:
                 compile(new, path, "exec")
             except SyntaxError as error:
-                return 1, self._said("syntax", path, error=str(error))
+                would = "\n".join(new.splitlines()[:40])
+                return 1, self._with_code(
+                    self._said("syntax", path, error=str(error)),
+                    ("The edit would give", would),
+                    ("The file before", text[:1500]),
+                )
         target.write_text(new, encoding="utf-8")
         said = self._said("edited", path)
         before, after = text.splitlines(), new.splitlines()
@@ -118,6 +131,12 @@ class Tools(Calls):
         if self._shows == "snippet":
             said += "\n" + "\n".join(
                 self._number.format(i=i + 1, line=after[i]) for i in range(max(0, at - 4), min(len(after), at + 5))
+            )
+        elif self._shows == "view":
+            said = (
+                f"{said}\n{self._show(path, max(1, at - 10))[1]}"
+                if self._absolute
+                else f"{self._show(path, max(1, at - 10))[1]}\n{said}"
             )
         elif self._shows == "diff":
             said = "\n".join(difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm="")) or said

@@ -173,8 +173,46 @@ def no_record(rng: random.Random) -> str:
     return _framed(rng, text)
 
 
+_THINGS = (
+    "payment",
+    "balance",
+    "amount",
+    "deposit",
+    "card",
+    "certificate",
+    "voucher",
+    "date",
+    "time slot",
+    "room",
+    "seat",
+    "item",
+    "ticket",
+    "address",
+    "phone number",
+    "passport",
+    "discount",
+    "basket",
+    "insurance",
+    "membership",
+)
+_FAULTS = ("is not enough", "does not add up", "was declined", "has expired", "cannot be used for this", "is not available", "is in the past", "does not match", "is already taken", "is below the minimum", "exceeds the limit",
+           "is missing", "must be confirmed first", "belongs to somebody else", "is not valid")  # fmt: skip
+
+
 def refused(rng: random.Random) -> str:
-    """A rule forbids it for {x}."""
+    """A rule forbids it, perhaps for {x}."""
+    if rng.random() < 0.5:
+        more = rng.choice(
+            (
+                "",
+                "",
+                f", {rng.randrange(10, 900)} is needed",
+                f": {rng.randrange(9)} left",
+                " for {x}",
+                f", total is {rng.randrange(900)}, but got {rng.randrange(900)}",
+            )
+        )
+        return _framed(rng, f"{rng.choice(('', 'the ', 'your ', 'this '))}{rng.choice(_THINGS)} {rng.choice(_FAULTS)}{more}")
     text = rng.choice(
         (
             f"{{x}} {rng.choice(('is closed already', 'cannot be changed any more', 'is locked', 'was finished earlier', 'has been cancelled before'))}",

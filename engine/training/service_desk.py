@@ -122,7 +122,7 @@ def episode(seed: int) -> Episode:
     actions: list[Action] = []
     last: tuple[str, dict[str, Any]] = ("sum", {"numbers": [1]})
     for _ in range(rng.choice((2, 5, 10, 20))):
-        if actions and rng.random() < 0.12:
+        if actions and rng.random() < 0.2:
             tool, arguments = last
         else:
             tool = rng.choice(("person", "deal", "deal", "list", "change", "change", "cancel", "sum", "search", "think"))

@@ -1,5 +1,6 @@
 """A run as the messages of one agent framework's kind: a style is drawn at random and fixed for the run."""
 
+# ruff: noqa: E501 - tables of sentences and commands read best a line each
 from __future__ import annotations
 
 import json
@@ -11,6 +12,11 @@ from training import phrases, prompting, wording
 from training.facts import Action, Episode
 
 FORMATS = ("fence", "mini", "calls", "blocks", "dollar", "xml", "react", "json", "screen", "action")
+
+
+_TAILS = ("{o}", "{o}", "{o}", "{o}", "{o}\nroot@c0ffee:{d} # ", "{o}\n[working directory: {d}]", "<tool_result>\n{o}\n</tool_result>", "[stdout]\n{o}\n[stderr]", "Output of {n}:\n{o}",
+          "{o}\n(cwd {d})", "stdout:\n{o}\n\nstderr:\n", "<result name={n}>{o}</result>", "{o}\n$")  # fmt: skip
+"""What a framework may write around an output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,24 @@ class Style:
         self.indent = rng.choice((None, 2))
         self.talks = episode.source == "desk" and rng.random() < 0.7
         self.named = rng.random() < 0.5
+        self.extra = rng.choice(
+            (
+                None,
+                None,
+                None,
+                ("timeout", 30),
+                ("risk", "low"),
+                ("explanation", "see above"),
+                ("summary", "next step"),
+                ("is_input", False),
+            )
+        )
+        self.ending = "\r\n" if rng.random() < 0.1 else "\n"
+        self.tail = (
+            rng.choice(_TAILS)
+            if form in (None, "fence", "xml", "react", "action", "calls", "blocks") and episode.source != "desk"
+            else ""
+        )
         self.planted = rng.choice((0.1, 0.4, 1.0)) if rng.random() < 0.2 else 0.0
         self.open = "n/a"
         self.prompt = rng.choice(("root@box:/app#", "user@host:~$", "dev@container:{d}$", "[agent]$", "sh-5.2$"))
@@ -103,7 +127,8 @@ class Style:
     def _said(self, action: Action, bridge: str, call_id: str) -> Message:
         text = (bridge + action.thought).strip()
         if self.form in ("calls", "blocks", "json"):
-            arguments = json.dumps(action.arguments, ensure_ascii=False)
+            more = dict([self.extra]) if self.extra else {}
+            arguments = json.dumps(action.arguments | more, ensure_ascii=False)
             return Message("assistant", text, "", (ToolCall(call_id, action.name, arguments),))
         if self.form == "dollar":
             return Message(
@@ -169,4 +194,8 @@ class Style:
             text += "\n" + self.footer.format(o=self.open, d=self.episode.root or "/")
         if self.form == "screen":
             return f"{self.lead}{self.prompt} {action.command}\n{output}\n{self.prompt}" + (f"\n{said}" if self.code else "")
+        if self.tail:
+            text = self.tail.format(o=text, d=self.episode.root or "/", n=action.name)
+        if self.ending != "\n":
+            text = text.replace("\n", self.ending)
         return self.lead + text if self.form in ("fence", "xml", "react", "action") else text

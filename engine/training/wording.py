@@ -63,6 +63,9 @@ def task_text(rng: random.Random, toy: Toy, file: str, test: str, place: Workpla
     text = rng.choice(TASKS).format(f=file, t=test, name=toy.name, about=toy.about, a=a, r=r, root=place.root)
     if rng.random() < 0.3:
         text += "\n\nThe code before:\n" + toy.buggy
+    if rng.random() < 0.2:
+        trace = f'Traceback (most recent call last):\n  File "{file}", line {rng.randint(3, 90)}, in {toy.name}\n{rng.choice(("ValueError: bad", "TypeError", "KeyError: 0", "AssertionError"))}'
+        text += f"\n\n{rng.choice(('What I see:', '### Actual result', 'Log:', 'The command failed with:'))}\n```\n{trace}\n```\nVersions: 3.{rng.randint(8, 13)}"
     return text
 
 
