@@ -68,6 +68,8 @@ class Shard:
         )
 
 
+DESKS = 3
+"""Runs at a desk for each run in a package; they are short."""
 SOURCES = ("package", "desk", "intercode")
 
 
@@ -171,7 +173,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--runs", type=int, default=3000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run; other first seeds give other data")
-    parser.add_argument("--styles", type=int, default=3, help="how many styles each run is rendered in")
+    parser.add_argument("--styles", type=int, default=6, help="how many styles each run is rendered in")
     parser.add_argument("--episodes", type=Path, help="InterCode episodes, gzipped JSON lines")
     parser.add_argument("--held", type=float, default=0.05, help="part of the runs kept for temperatures")
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -192,8 +194,8 @@ def main() -> None:
     for made, episode in enumerate(runs(a.runs, a.first, a.workers, until), 1):
         # By seed and not by chance, so that a run is on one side in every style.
         take(episode, "held" if made % round(1 / a.held) == 0 else "train")
-        desk = service_desk.episode(a.first + made)
-        packers["held" if made % round(1 / a.held) == 0 else "train"].add(desk)
+        for i in range(DESKS):
+            packers["held" if made % round(1 / a.held) == 0 else "train"].add(service_desk.episode(10 * (a.first + made) + i))
         for part, found in zip(("train", "held"), recorded, strict=True):
             if found and (part == "train" or made % 20 == 0):
                 packers[part].add(rng.choice(found))
