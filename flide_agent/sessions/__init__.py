@@ -1,7 +1,7 @@
 """Agent runs: canonical histories, the step that a request means, and what is left of it after a crash.
 
 Reading order: `sessions` (what the service calls), `step` (what it gets), `history` (blocks and heads), `places` (where its
-checkpoints are taken), `live` (a session in memory), `records` (a session in the index), `listing` and `limits`.
+checkpoints are taken), `registry` (the sessions in memory), `live` (one of them), `records` (one in the index), `listing`, `limits`.
 """
 
 from flide_agent.sessions.limits import MAX_ID, MAX_METADATA

@@ -9,24 +9,22 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from flide_engine.memory import Checkpoint
 
-from flide_agent.errors import Conflict, HeadConflict, InvalidRequest, NotFound, Unavailable
+from flide_agent.errors import Conflict, HeadConflict, InvalidRequest, Unavailable
 from flide_agent.sessions import records
-from flide_agent.sessions.history import History, assemble, common_tokens, root_block, tools_json
+from flide_agent.sessions.history import History, common_tokens, root_block, tools_json
 from flide_agent.sessions.limits import checked, head_bytes, id_bytes, metadata_json
 from flide_agent.sessions.listing import info_of, page_of
-from flide_agent.sessions.live import LiveSession, load
+from flide_agent.sessions.live import LiveSession
 from flide_agent.sessions.places import Habit, habit, learned, places, ranks
+from flide_agent.sessions.registry import MAX_LIVE, MAX_UNSAVED, Registry
 from flide_agent.sessions.step import Page, SessionInfo, Step
 from flide_agent.store import CheckpointStore, Kind, StoreError
 from flide_agent.store.identity import tenant_id
-from flide_agent.store.index import Write
-from flide_agent.store.jobs import Rows
 
 if TYPE_CHECKING:
     from flide_agent.messages import Message
@@ -40,10 +38,6 @@ MAX_TENANTS = 1024
 """Tenants whose habits are remembered for new sessions."""
 LEAVING = ("edit", "truncate", "fork")
 """Reasons of steps that show where histories are left."""
-MAX_LIVE = 1024
-"""Sessions kept in memory beside those with unwritten rows; the others are read from the index when they go on."""
-MAX_UNSAVED = 8192
-"""Sessions with unwritten rows kept while the disk refuses; beyond it those used least recently are as the index has them."""
 
 
 class Sessions:
@@ -63,12 +57,10 @@ class Sessions:
         max_unsaved: int = MAX_UNSAVED,
     ) -> None:
         self._store, self._prompts = store, prompts
-        self._kept, self._max_live, self._max_unsaved = kept_steps, max_live, max_unsaved
-        self._live: OrderedDict[bytes, LiveSession] = OrderedDict()
+        self._kept = kept_steps
+        self._registry = Registry(store, prompts, max_live, max_unsaved)
         self._habits: OrderedDict[bytes, tuple[Habit, ...]] = OrderedDict()
         self._lock = threading.Lock()
-        self._leaving: dict[bytes, Rows] = {}
-        self._given_up = 0
 
     def share_key(self, tenant: str) -> bytes:
         """The tenant's namespace in the store, for requests outside sessions too."""
@@ -85,16 +77,16 @@ class Sessions:
         share_key = self.share_key(tenant)
         session_id = secrets.token_urlsafe(18) if session_id is None else checked(session_id, "id")
         data = metadata_json(metadata)
-        with self._lock:
-            session = self._find(share_key, session_id)
+        with self._registry.lock:
+            session = self._registry.find(share_key, session_id)
             if session is None:
-                session = self._register(self._new(share_key, session_id, tools or ()))
+                session = self._registry.add(self._registry.new(share_key, session_id, tools or ()))
             elif tools is not None and tools_json(tools) != session.current.blocks[0].tools:
                 raise Conflict("the session exists with other tools; give them with its next step instead")
         with session.lock:
             if metadata is not None:
                 session.metadata = data
-            self._save(session)
+            self._registry.save(session)
             return info_of(session, self._store, steps=False)
 
     def begin(
@@ -119,13 +111,13 @@ class Sessions:
         if messages is not None and head is not None:
             raise InvalidRequest.at(("head",), "head goes with append; messages are the whole history")
         share_key = self.share_key(tenant)
-        with self._lock:
-            session = self._find(share_key, checked(session_id, "session"))
+        with self._registry.lock:
+            session = self._registry.find(share_key, checked(session_id, "session"))
         opens = session is None
         if session is None:
             if head is not None:
                 raise HeadConflict("the session is unknown here; send messages", None)
-            session = self._new(share_key, session_id, tools or ())
+            session = self._registry.new(share_key, session_id, tools or ())
         with session.lock:
             root = session.current.blocks[0]
             if tools is not None and tools_json(tools) != root.tools:
@@ -184,11 +176,11 @@ class Sessions:
         A session deleted since `begin` stays deleted.
         """
         share_key = step.share_key
-        with self._lock:
-            session = self._find(share_key, step.session_id)
+        with self._registry.lock:
+            session = self._registry.find(share_key, step.session_id)
             if session is None and step.opens:
                 tools = json.loads(step.history.blocks[0].tools or b"[]")
-                session = self._register(self._new(share_key, step.session_id, tools))
+                session = self._registry.add(self._registry.new(share_key, step.session_id, tools))
         if session is None:
             for checkpoint in checkpoints.values():
                 checkpoint.release()
@@ -218,7 +210,7 @@ class Sessions:
             session.habits = step.habits
             self._learn(share_key, step.habits)
             self._store.rank(ranks(list(session.steps.values())))
-            self._save(session)
+            self._registry.save(session)
 
     def _learn(self, share_key: bytes, habits: tuple[Habit, ...]) -> None:
         """A tenant's new sessions start with the habits of its last one that had any."""
@@ -233,7 +225,7 @@ class Sessions:
 
     def get(self, tenant: str, session_id: str) -> SessionInfo:
         """A session with its kept steps and their checkpoints. Raises NotFound."""
-        session = self._known(tenant, session_id)
+        session = self._registry.known(self.share_key(tenant), session_id)
         with session.lock:
             return info_of(session, self._store, steps=True)
 
@@ -251,12 +243,7 @@ class Sessions:
             after = place + after
         if not 1 <= limit <= 1000:
             raise _query("limit", "must be between 1 and 1000")
-        with self._lock:
-            live = {s.place: s for s in self._live.values() if s.place.startswith(place)}
-            leaving = set(self._leaving)
-            found = self._store.index.scan("session", place, after=after, limit=limit + 1 + len(leaving))
-        stored = {p: value for p, value in found if p[16:] not in leaving}
-        return page_of(live, stored, after, limit)
+        return page_of(*self._registry.of_tenant(place, after, limit + 1), after, limit)
 
     def delete(self, tenant: str, session_id: str) -> int:
         """Remove a session and what only it holds, on disk too. Returns how many checkpoints went. Raises NotFound.
@@ -264,115 +251,34 @@ class Sessions:
         Raises Unavailable when the disk refuses to record it within 10 s; it is gone for everybody then, but not yet for good.
         """
         share_key = self.share_key(tenant)
-        session = self._known(tenant, session_id)
-        with session.lock, self._lock:
-            self._live.pop(session.key, None)
-            session.deleted = True
-            index = self._store.index
-            with session.rows_lock:
-                owed = [(db, key) for db, key in session.unsaved if db != "session"]
-            rows = [(db, key) for db in ("head", "block") for key, _ in index.scan(db, session.key)]
-            rows += [*owed, *session.everything(), ("session", session.place)]
-            gone: list[Write] = [(db, key, None) for db, key in dict.fromkeys(rows)]
-            job = self._leaving[session.key] = Rows(lambda: gone, partial(self._left, session.key))
-            self._store.writer.submit(job)
+        session = self._registry.known(self.share_key(tenant), session_id)
+        self._registry.remove(session)
         try:
             return self._store.forget(share_key, session.key.hex())
         except StoreError as error:
             raise Unavailable(str(error), retry_after=5.0) from error
 
-    def _left(self, key: bytes, rows: Sequence[Write], ok: bool) -> None:
-        """The index knows no more of a deleted session."""
-        if ok:
-            with self._lock:
-                self._leaving.pop(key, None)
-
     def fork(self, tenant: str, session_id: str, new_id: str | None = None, metadata: Any = None) -> SessionInfo:
         """A second session with the same heads, steps and checkpoints. Raises NotFound, Conflict when new_id exists."""
         share_key = self.share_key(tenant)
-        source = self._known(tenant, session_id)
+        source = self._registry.known(self.share_key(tenant), session_id)
         new_id = secrets.token_urlsafe(18) if new_id is None else checked(new_id, "id")
         data = metadata_json(metadata)
         with source.lock:
-            with self._lock:
-                if self._find(share_key, new_id) is not None:
+            with self._registry.lock:
+                if self._registry.find(share_key, new_id) is not None:
                     raise Conflict("a session of this id exists already")
-                copy = self._new(share_key, new_id, ())
+                copy = self._registry.new(share_key, new_id, ())
                 copy.blocks, copy.steps = dict(source.blocks), dict(source.steps)
                 copy.current, copy.number = source.current, source.number
                 copy.metadata = source.metadata if metadata is None else data
-                self._register(copy)
+                self._registry.add(copy)
             keys = {key for step in source.steps.values() for _, key in step.checkpoints}
         with copy.lock:
             self._store.hold(share_key, sorted(keys), copy.key.hex())
             copy.owe(copy.everything())
-            self._save(copy)
+            self._registry.save(copy)
             return info_of(copy, self._store, steps=False)
-
-    # --- where sessions are ---
-
-    def _known(self, tenant: str, session_id: str) -> LiveSession:
-        share_key = self.share_key(tenant)
-        with self._lock:
-            session = self._find(share_key, checked(session_id, "session"))
-        if session is None:
-            raise NotFound("no such session")
-        return session
-
-    def _find(self, share_key: bytes, session_id: str) -> LiveSession | None:
-        """From memory, else from the index. Under the lock."""
-        key = records.session_key(share_key, session_id)
-        session = self._live.get(key)
-        if session is not None:
-            self._live.move_to_end(key)
-            return session
-        if key in self._leaving:
-            return None
-        place = tenant_id(share_key) + key
-        value = self._store.index.read("session", place)
-        record = None if value is None else records.decode_session(value)
-        if record is None:
-            return None
-        tools = json.loads(record.tools) if record.tools else []
-        session = self._register(load(self._store.index, key, place, record, self._prompts, share_key, tools))
-        if session.unsaved:
-            self._store.writer.submit(session.job)
-        return session
-
-    def _new(self, share_key: bytes, session_id: str, tools: Sequence[object]) -> LiveSession:
-        key, now = records.session_key(share_key, session_id), time.time()
-        root = root_block(self._prompts, share_key, tools)
-        current = assemble(self._prompts, [root], None)
-        place = tenant_id(share_key) + key
-        session = LiveSession(key, place, session_id, now, now, b"null", current, blocks={root.id: root})
-        session.owe({("block", key + root.id): records.encode_block(root)})
-        return session
-
-    def _register(self, session: LiveSession) -> LiveSession:
-        """Under the lock. Sessions with unwritten rows stay up to a bound, since the index does not have them yet."""
-        self._live[session.key] = session
-        for old in list(self._live.values()):
-            if len(self._live) <= self._max_live:
-                break
-            if old is session:
-                continue
-            if not old.unsaved:
-                del self._live[old.key]
-            elif len(self._live) > self._max_live + self._max_unsaved:
-                self._give_up(old)
-        return session
-
-    def _give_up(self, session: LiveSession) -> None:
-        del self._live[session.key]
-        session.deleted = True
-        self._store.writer.withdraw(session.job)
-        if not self._given_up:
-            log.warning("the disk refuses for so long that the steps of more than %d sessions are not kept", self._max_unsaved)
-        self._given_up += 1
-
-    def _save(self, session: LiveSession) -> None:
-        session.owe_record(self._prompts.digest)
-        self._store.writer.submit(session.job)
 
 
 def _query(field: str, msg: str) -> InvalidRequest:

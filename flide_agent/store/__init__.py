@@ -3,7 +3,7 @@
 Reading order: `store` and `keep` (what the service calls), `report` and `errors` (what comes back), `identity` (what makes two checkpoints
 the same), `nodes` (the picture in memory: tiers, tree, order of use), `finder` (the deepest checkpoint of a trunk) and `trails`
 (where trunks parted), `costs` and `eviction` (what is worth keeping), `index` (LMDB), `payload`, `objects` and `files` (objects on disk),
-`disk` (writing them), `room` (what has to go for that), `removal` (taking it away), `jobs` and `writer` (the one thread that does),
+`disk` (writing them), `room` (what has to go for that), `removal` (taking it away), `jobs`, `queue`, `writer` (the one thread that does),
 `host`, `reading` and `loader` (back to the device), `recover` (after a start), `directory` (whose directory it is).
 """
 

@@ -185,7 +185,7 @@ class CheckpointStore(Keeping):
             device_limit=self._device_limit,
             disk_limit=self._room.limits.disk,
             host_pinned=self._host.pinned,
-            queue_depth=self.writer.depth(),
+            queue_depth=self.writer.queue.depth(),
             map_used=0.0 if self._closed else self.index.used(),
             notes=self.notes,
             **sizes,
@@ -195,7 +195,7 @@ class CheckpointStore(Keeping):
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything published before this call is written or given up; False after timeout (s)."""
-        return self.writer.flush(timeout)
+        return self.writer.queue.flush(timeout)
 
     def close(self) -> None:
         """Write what is queued (at most 30 s), drop the device tier, release the directory. A second call does nothing."""

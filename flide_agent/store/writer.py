@@ -1,6 +1,5 @@
 """The one thread that writes: payload files, then one index transaction for all that waited, then unlinking.
 
-What waits is bounded: checkpoints by MAX_PUTS (one more is not written); whoever has rows waits once, however many they become.
 A disk that refuses makes the tier read-only: checkpoints are dropped until a growing pause has passed and a write works again.
 """
 
@@ -10,7 +9,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -23,15 +21,13 @@ from flide_agent.store.index import Write
 from flide_agent.store.jobs import Job, Put, Rows, Task
 from flide_agent.store.nodes import Node, encode_record
 from flide_agent.store.payload import PayloadError
+from flide_agent.store.queue import Queue
 from flide_agent.store.removal import Removal, rows
 from flide_agent.store.report import Mode
 from flide_agent.store.room import Room
 
 log = logging.getLogger("flide_agent.store")
 
-MAX_PUTS = 256
-MAX_BATCH = 128
-MAX_BATCH_BYTES = 128 << 20
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 30.0
 COUNTED = 10.0
@@ -43,12 +39,7 @@ class Writer:
     def __init__(self, disk: Disk, room: Room, counters: Counters) -> None:
         self.disk, self.room, self.counters = disk, room, counters
         self.mode: Mode = "rw"
-        self._jobs: deque[Job] = deque()
-        self._puts = 0
-        self._waiting: set[Rows] = set()
-        self._busy = False
-        self._wake = threading.Condition()
-        self._closing = False
+        self.queue = Queue()
         self._pause = FIRST_PAUSE
         self._retry_at = self._counted_at = 0.0
         self._commit_refused = False
@@ -64,62 +55,24 @@ class Writer:
 
     def put(self, put: Put) -> bool:
         """Queue a write; False when it will not be written: the queue is full, the disk refuses, or the writer ended."""
-        with self._wake:
-            refused = self.mode == "ro" and time.monotonic() < self._retry_at
-            if self._closing or refused or self._puts >= MAX_PUTS:
-                return False
-            self._puts += 1
-            self._jobs.append(put)
-            self._wake.notify_all()
-        return True
+        refused = self.mode == "ro" and time.monotonic() < self._retry_at
+        return not refused and self.queue.put(put)
 
     def submit(self, job: Rows | Removal | Task) -> None:
-        """Queue anything else; Rows that wait already stay where they are. After `close` nothing is taken any more."""
-        with self._wake:
-            if self._closing or (isinstance(job, Rows) and job in self._waiting):
-                return
-            if isinstance(job, Rows):
-                self._waiting.add(job)
-            self._jobs.append(job)
-            self._wake.notify_all()
-
-    def withdraw(self, job: Rows) -> None:
-        """Rows that need not be written any more."""
-        with self._wake:
-            if job in self._waiting:
-                self._waiting.discard(job)
-                self._jobs.remove(job)
-
-    def depth(self) -> int:
-        """Jobs that wait or are being done."""
-        with self._wake:
-            return len(self._jobs) + self._busy
-
-    def flush(self, timeout: float) -> bool:
-        """Wait until nothing waits; False after timeout (s)."""
-        with self._wake:
-            return self._wake.wait_for(lambda: not self._jobs and not self._busy, timeout)
+        """Queue anything else, see Queue.add."""
+        self.queue.add(job)
 
     def close(self, timeout: float) -> None:
         """Do what waits, end the thread. After timeout (s) or on a disk that refuses, checkpoints are given up and the rest is
         tried once more."""
-        with self._wake:
-            self._wake.wait_for(lambda: (not self._jobs and not self._busy) or self._commit_refused, timeout)
-            self._closing = True
-            self._wake.notify_all()
+        self.queue.close(timeout)
         if self._thread.is_alive():
             self._thread.join()
 
     # --- the thread ---
 
     def _loop(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: bool(self._jobs) or self._closing)
-                if self._closing:
-                    break
-                jobs = self._take()
-                self._busy = True
+        while (jobs := self.queue.take()) is not None:
             ok = False
             try:
                 ok = self._batch(jobs)
@@ -129,17 +82,12 @@ class Writer:
                 self._give_up(jobs)
                 self._failed += [job for job in jobs if isinstance(job, Rows)]
                 ok = True
-            with self._wake:
-                self._busy = False
-                self._wake.notify_all()
-                if not ok:
-                    self._wake.wait_for(lambda: self._closing, max(0.0, self._retry_at - time.monotonic()))
+            self.queue.done(0.0 if ok else self._retry_at - time.monotonic())
         self._last()
 
     def _last(self) -> None:
         """What is left at the end, without the checkpoints: one more try."""
-        left: list[Job] = [*self._jobs, *self._failed]
-        self._jobs.clear()
+        left = [*self.queue.rest(), *self._failed]
         self._give_up(left)
         self._counted_at = -COUNTED
         batches: list[list[Job]] = [[job for job in left if not isinstance(job, Put | Task)]]
@@ -159,23 +107,6 @@ class Writer:
                 with self.disk.nodes.lock:
                     job.cancel()
                 self.disk.finish(job)
-
-    def _take(self) -> list[Job]:
-        """The next jobs of one batch; a Task is a batch of its own, since it has to see the ones before it committed."""
-        jobs: list[Job] = []
-        size = 0
-        while self._jobs and len(jobs) < MAX_BATCH and size < MAX_BATCH_BYTES:
-            if jobs and (isinstance(self._jobs[0], Task) or isinstance(jobs[0], Task)):
-                break
-            job = self._jobs.popleft()
-            jobs.append(job)
-            if isinstance(job, Rows):
-                self._waiting.discard(job)  # from now on it has to wait again
-            if isinstance(job, Put):
-                self._puts -= 1
-                checkpoint = job.checkpoint
-                size += 0 if checkpoint is None else checkpoint.state_bytes
-        return jobs
 
     def _batch(self, jobs: list[Job]) -> bool:
         """False when the disk refused the commit; rows and removals are back in the queue then."""
@@ -208,10 +139,7 @@ class Writer:
             self.counters.add("writes_failed", self.disk.undo(batch))
             self._commit_refused = True
             self._refuse(error)
-            with self._wake:
-                again = [job for job in keep if isinstance(job, Removal) or job not in self._waiting]
-                self._jobs.extendleft(reversed(again))
-                self._waiting.update(job for job in again if isinstance(job, Rows))
+            self.queue.back(keep)
             return False
         self._owed = []
         if self.mode == "ro" and (batch.staged or self._commit_refused):
@@ -224,7 +152,7 @@ class Writer:
         self._evicted(over)
         if lost or over:
             self._late += [lost, over]
-            self._nudge()
+            self.queue.add(Removal())  # so that there is another batch, for these
         for removal in removals:
             self._unlink(removal)
         for source, written in collected:
@@ -302,12 +230,6 @@ class Writer:
             return []
         self._counted_at = now
         return [("meta", b"counters", msgspec.json.encode(self.counters.report()))]
-
-    def _nudge(self) -> None:
-        """Have another batch, for what is left over from this one."""
-        with self._wake:
-            self._jobs.append(Removal())
-            self._wake.notify_all()
 
     def _refuse(self, error: Exception) -> None:
         self._retry_at = time.monotonic() + self._pause

@@ -54,7 +54,7 @@ def test_rows_go_once_however_many_steps_wait(house: House) -> None:
     assert told.entered.wait(10)
     for n in range(299):
         house.step("s", append=[Message("user", f"{n}")])
-    assert house.store.writer.depth() < 100, "a job for each checkpoint, one for the session"
+    assert house.store.writer.queue.depth() < 100, "a job for each checkpoint, one for the session"
     told.open.set()
     assert house.store.flush(20)
     counts = {db: [n for (kind, _, _), n in told.rows.items() if kind == db] for db in SESSION_ROWS}
@@ -69,10 +69,11 @@ def test_rows_go_once_however_many_steps_wait(house: House) -> None:
 def test_a_disk_that_refuses_costs_bounded_memory(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.step("long", messages=[Message("system", "begin")])
     assert house.store.flush(10)
-    house.sessions._kept, house.sessions._max_live, house.sessions._max_unsaved = 8, 4, 16
+    registry = house.sessions._registry
+    house.sessions._kept, registry.max_live, registry.max_unsaved = 8, 4, 16
     told = Told(house.store.index)
     told.refuses = True
-    long = house.sessions._find(house.sessions.share_key("t"), "long")
+    long = registry.find(house.sessions.share_key("t"), "long")
     assert long is not None
     most = 0
     for n in range(200):
@@ -82,8 +83,8 @@ def test_a_disk_that_refuses_costs_bounded_memory(house: House, caplog: pytest.L
     for n in range(60):
         house.step(f"s{n}", messages=[Message("user", f"{n}")])
         house.step("long", append=[])
-    assert len(house.sessions._live) <= 20
-    assert len(house.store.writer._waiting) <= 22
+    assert len(registry.live) <= 20
+    assert len(house.store.writer.queue._rows) <= 22
     assert sum("are not kept" in r.message for r in caplog.records) == 1
     told.refuses = False
     assert house.store.flush(60)

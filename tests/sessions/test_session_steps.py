@@ -303,6 +303,6 @@ def test_many_sessions_leave_memory_and_come_back(build: Callable[..., House], p
             assert step.number == round_ + 1
             assert (m > 0) == (round_ > 0)
         house.store.flush(10)
-    assert len(house.sessions._live) <= 12
+    assert len(house.sessions._registry.live) <= 12
     house.sessions.open("t", "another")
-    assert len(house.sessions._live) <= 3
+    assert len(house.sessions._registry.live) <= 3

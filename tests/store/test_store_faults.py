@@ -256,9 +256,9 @@ def test_full_disk_by_reserve_is_no_error(opened: Opened, monkeypatch: pytest.Mo
 
 
 def test_full_queue_drops_the_write_and_keeps_the_checkpoint(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flide_agent.store import writer
+    from flide_agent.store import queue
 
-    monkeypatch.setattr(writer, "MAX_PUTS", 2)
+    monkeypatch.setattr(queue, "MAX_PUTS", 2)
     engine = FakeEngine()
     gate = threading.Event()
     real = engine.export

@@ -74,9 +74,9 @@ class Gated(Files):
 def test_put_again_while_it_is_being_removed(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, batch: int
 ) -> None:
-    from flide_agent.store import writer
+    from flide_agent.store import queue
 
-    monkeypatch.setattr(writer, "MAX_BATCH", batch)
+    monkeypatch.setattr(queue, "MAX_BATCH", batch)
     Gated.gate.set()
     engine = FakeEngine()
     store = opened(engine, files=Gated, host_bytes=1 << 20)
