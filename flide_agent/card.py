@@ -33,14 +33,16 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CardQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of question. ask: as it is best sent, an object of the wire. wordings: instructions that ask the same.
+    """One kind of question. type: as on the wire. wordings: instructions that ask the same. ask: as it is best sent, an object of the
+    wire; None where its options come from the history.
 
     sides: of a noul, the described pairs (true, false). options: of a choice, what each option may be called. names: of a choice
     among names taken from the history, how many. levels: of a score. figures: accuracy and calibration on held-out sources.
     """
 
-    ask: dict[str, Any]
+    type: str
     wordings: tuple[str, ...]
+    ask: dict[str, Any] | None = None
     sides: tuple[tuple[str, str], ...] = ()
     options: dict[str, Kind] = {}
     names: int = 0
@@ -49,7 +51,7 @@ class CardQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def covers(self, question: Question) -> bool:
         """Whether the question is one of those that were trained, up to spaces, capitals and final punctuation."""
-        if plain(question.instructions) not in {plain(w) for w in self.wordings}:
+        if type_of(question) != self.type or plain(question.instructions) not in {plain(w) for w in self.wordings}:
             return False
         if isinstance(question, Noul):
             sides = {(plain(a), plain(b)) for a, b in self.sides}
@@ -102,8 +104,12 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Of questions by id, why each that is out of scope is: HISTORY or QUESTION. tokens: of the history."""
         if tokens > self.trained_tokens:
             return dict.fromkeys(questions, HISTORY)
-        known = {name: [c for c in self.questions.values() if c.ask["type"] == name] for name in ("noul", "choice", "score")}
-        return {key: QUESTION for key, q in questions.items() if not any(c.covers(q) for c in known[type_of(q)])}
+        known = self.questions.values()
+        return {key: QUESTION for key, q in questions.items() if not any(c.covers(q) for c in known)}
+
+    def asks(self) -> dict[str, dict[str, Any]]:
+        """The questions that can be sent as they stand, by id."""
+        return {key: q.ask for key, q in self.questions.items() if q.ask is not None}
 
 
 def type_of(question: Question) -> str:

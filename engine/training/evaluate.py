@@ -29,7 +29,7 @@ from training.shards import LENGTHS, Data, bucket
 from training.shards import rows as made_of
 
 LEAST_RUNS = 5
-"""A truth that fewer runs hold is not judged: an interval by drawing runs says nothing then."""
+"""With fewer runs for a truth a question is not judged: an interval by drawing runs says nothing then. Of a choice, three truths need them."""
 LONG = (1024, 4096, 8192)
 """History lengths that figures are given for: up to each of them, from the one before."""
 

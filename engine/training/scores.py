@@ -100,6 +100,12 @@ def expected_calibration_error(answers: Answers, temperature: float = 1.0, bins:
     return float(sum(abs(hit[place == b].mean() - top[place == b].mean()) * (place == b).mean() for b in np.unique(place)))
 
 
+def _least_runs(answers: Answers) -> int:
+    """How many runs hold the rarer truth of a yes/no question; of a choice, each of its three most frequent truths."""
+    runs = sorted(_parts(answers)[1].sum(0), reverse=True)
+    return int(runs[min(2, len(runs) - 1)])
+
+
 def interval(answers: Answers, draws: int = 1000, seed: int = 0) -> tuple[float, float]:
     """95 % interval of the balanced accuracy, by drawing whole runs with replacement (cluster bootstrap)."""
     rng = np.random.default_rng(seed)
@@ -112,9 +118,9 @@ def interval(answers: Answers, draws: int = 1000, seed: int = 0) -> tuple[float,
 
 
 def report(answers: Answers, temperature: float = 1.0) -> dict[str, float]:
-    """Everything above in one row; least_runs: how many runs hold the truth that the fewest hold."""
+    """Everything above in one row; least_runs: as `_least_runs` counts."""
     low, high = interval(answers)
     return {
-        "n": len(answers.right), "runs": len(set(answers.cluster)), "least_runs": int(_parts(answers)[1].sum(0).min()), "accuracy": accuracy(answers), "majority": majority(answers),
+        "n": len(answers.right), "runs": len(set(answers.cluster)), "least_runs": _least_runs(answers), "accuracy": accuracy(answers), "majority": majority(answers),
         "balanced": balanced_accuracy(answers), "low": low, "high": high, "ece": expected_calibration_error(answers, temperature), "loss": loss(answers, temperature),
     }  # fmt: skip

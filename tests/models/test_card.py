@@ -30,11 +30,13 @@ CARD: dict[str, Any] = {
     "temperatures": {"noul": 2.0, "choice": 0.5},
     "questions": {
         "failed": {
+            "type": "noul",
             "ask": FAILED,
             "wordings": ["Did the last command fail?", "Did the last command work?"],
             "sides": [["an error", "no error"]],
         },
         "which": {
+            "type": "choice",
             "ask": WHICH,
             "wordings": ["Which tool came last?"],
             "options": {
@@ -42,8 +44,8 @@ CARD: dict[str, Any] = {
                 "run": {"names": ["run"], "texts": ["runs a program"]},
             },
         },
-        "named": {"ask": NAMED, "wordings": ["Which program?"], "names": 3},
-        "steps": {"ask": STEPS, "wordings": ["How many steps?"], "levels": [["few", "many"]]},
+        "named": {"type": "choice", "wordings": ["Which program?"], "names": 3},
+        "steps": {"type": "score", "ask": STEPS, "wordings": ["How many steps?"], "levels": [["few", "many"]]},
     },
 }  # fmt: skip
 
@@ -88,6 +90,7 @@ def test_what_a_card_covers(tmp_path: Path, question: dict[str, Any], covered: b
     questions = parse_questions({"q": question})
     assert card.outside(questions, 512) == ({} if covered else {"q": "question"})
     assert card.outside(questions, 513) == {"q": "history"}
+    assert card.asks() == {"failed": FAILED, "which": WHICH, "steps": STEPS}
 
 
 def test_a_temperature_divides_the_logits() -> None:
