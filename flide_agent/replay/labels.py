@@ -75,11 +75,17 @@ def expected(reading: Reading, question: dict[str, Any], labels: dict[str, Any])
         mapped = reading.map[key]
         key = str(mapped).lower() if isinstance(mapped, bool) else str(mapped)
     if question["type"] == "noul":
-        low = key.lower()
-        return "true" if low in _YES else "false" if low in _NO else None
+        said = yes(key)
+        return None if said is None else str(said).lower()
     options = question.get("criteria") or {}
     names = [str(i) for i in range(len(options))] if question["type"] == "score" else list(options)
     return key if key in names else None
+
+
+def yes(value: object) -> bool | None:
+    """A label as yes or no: a file of labels has only text; None for anything else."""
+    low = str(value).lower()
+    return True if low in _YES else False if low in _NO else None
 
 
 def _lines(text: str, path: Path) -> Any:

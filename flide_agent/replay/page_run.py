@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flide_agent.replay.decision import Decision
-from flide_agent.replay.labels import expected
+from flide_agent.replay.labels import expected, yes
 from flide_agent.replay.messages import action_of
 from flide_agent.replay.moments import AFTER
 from flide_agent.replay.pack import Pack
@@ -39,10 +39,12 @@ class OpenRun:
             self._last = d, keep
         else:
             entry["labels"] = _plain(d.labels)
+            entry["failed"] = bool(yes(d.labels.get("last_failed")))
         questions, readings = self.pack.questions, self.pack.readings
         entry["answers"] |= d.answers
         entry["right"] |= {name: expected(readings[name], questions[name], d.labels) for name in d.answers}
         entry["fired"] += [name for name, answer in d.answers.items() if self.pack.fires(name, answer)]
+        entry["outside"] |= d.out_of_scope
         if d.first or d.request not in self._requests:
             self._requests[d.request] = _request(d)
         asked = self._requests[d.request]
@@ -78,9 +80,11 @@ class OpenRun:
             "requests": [],
             "answers": {},
             "labels": _plain(d.step.labels),
+            "failed": bool(yes(d.step.labels.get("last_failed"))),
             "then": {},
             "right": {},
             "fired": [],
+            "outside": {},
             "action": plain(d.step.action)[:LONGEST_ACTION] if keep else "",
             "new": new,
             "kept": same,

@@ -107,6 +107,11 @@ class Totals:
         self.last = max(self.last, d.begun + d.milliseconds / 1000)
         self.beside.add(d)
 
+    def _sizes(self) -> list[tuple[str, array[float]]]:
+        """Cold before warm, and short histories before long ones."""
+        order = [f"{state}, {size}" for state in ("cold", "warm") for _, size in SIZES]
+        return [(k, self.by_size[k]) for k in order if k in self.by_size]
+
     @property
     def share(self) -> float:
         """Tokens reused over tokens that the same decisions read without reuse."""
@@ -137,7 +142,7 @@ class Totals:
             "untrained": self.untrained,
             "out_of_scope": self.guesses,
             "service_milliseconds": percentiles(self.service),
-            "milliseconds_by_size": {k: {"n": len(v), **percentiles(v)} for k, v in sorted(self.by_size.items())},
+            "milliseconds_by_size": {k: {"n": len(v), **percentiles(v)} for k, v in self._sizes()},
             "decisions_per_second": round(self.per_second, 3),
             **({"compared": self.beside.record()} if self.beside.asked else {}),
         }
@@ -157,7 +162,7 @@ class Totals:
             out.append(
                 f"latency   p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, max {top:.1f} ms; {self.per_second:.1f} decisions/s"
             )
-            for name, some in sorted(self.by_size.items()) if len(self.by_size) > 1 else ():
+            for name, some in self._sizes() if len(self.by_size) > 1 else ():
                 ranked = sorted(some)
                 out.append(
                     f"  {name:<16} n {len(some):<6} p50 {percentile(ranked, 50):.1f} ms, p95 {percentile(ranked, 95):.1f} ms"

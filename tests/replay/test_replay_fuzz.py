@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from made_formats import MADE
 from mutations import mutated, rows
 
 from flide_agent.replay.reading import read
@@ -37,15 +38,20 @@ FILES = {
 }
 
 
+GENERATED = {
+    f"made-{name}": made for name, made in MADE.items() if not name.startswith("atif") or name in ("atif-1.0", "atif-1.8")
+}
+NAMES = [*FILES, *GENERATED]
+
+
 def wrong(path: Path, data: bytes, mode: str) -> str | None:
     """What is not as it must be when these bytes are read."""
     path.write_bytes(data)
     try:
         for item in read(path, mode):
             if isinstance(item, Run):
-                json.dumps(
-                    [[s.messages, s.labels] for s in item.steps] + item.tools, ensure_ascii=False, allow_nan=False
-                ).encode()
+                sent = [[s.messages, s.proposed, s.result, s.labels, s.then] for s in item.steps]
+                json.dumps([sent, item.tools], ensure_ascii=False, allow_nan=False).encode()
                 if [s.index for s in item.steps] != list(range(1, len(item.steps) + 1)):
                     return "steps out of order"
                 if any("\n" in note for note in item.notes):
@@ -58,7 +64,7 @@ def wrong(path: Path, data: bytes, mode: str) -> str | None:
 
 
 def failures(shared: Path, tmp_path: Path, name: str, count: int, seed: int) -> list[str]:
-    values = rows(shared / "data/trajectories" / FILES[name])
+    values = GENERATED[name].lines if name in GENERATED else rows(shared / "data/trajectories" / FILES[name])
     rng = random.Random(f"{name}-{seed}")
     out = []
     for n in range(count):
@@ -70,16 +76,16 @@ def failures(shared: Path, tmp_path: Path, name: str, count: int, seed: int) -> 
     return out
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", NAMES)
 def test_broken_variants_raise_nothing(shared: Path, tmp_path: Path, name: str) -> None:
     assert not failures(shared, tmp_path, name, 50, 1)
 
 
 @pytest.mark.bars
 def test_a_thousand_broken_variants_of_each_format(shared: Path, tmp_path: Path, bar: Callable[..., None]) -> None:
-    found = [f for name in FILES for f in failures(shared, tmp_path, name, 1000, 2)]
+    found = [f for name in NAMES for f in failures(shared, tmp_path, name, 1000, 2)]
     print("\n".join(found[:20]))
-    bar("replay: mutated files that raise or cannot be sent", len(found), limit=0, formats=len(FILES), each=1000)
+    bar("replay: mutated files that raise or cannot be sent", len(found), limit=0, formats=len(NAMES), each=1000)
 
 
 def test_the_check_can_fail(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,11 @@ const title = (q) => S.questions[q].title + (mixed ? `, ${S.questions[q].moment}
 const tokens = (s) => Math.max(0, ...s.requests.map((r) => r.tokens));
 const reused = (s) => sum(s.requests, (r) => r.reused);
 const computed = (s) => sum(s.requests, (r) => r.computed);
+const percentiles = (v) => Object.entries(v).filter((e) => e[0] !== "n").map(([k, x]) => `${k === "p100" ? "max" : k} ${+Number(x).toPrecision(3)}`).join(", ");
 const count = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 function nice(top) {
   const base = 10 ** Math.floor(Math.log10(Math.max(top, 1e-9)));
-  return [1, 2, 2.5, 5, 10].map((f) => f * base).find((v) => v >= top) || 1;
+  return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((f) => f * base).find((v) => v >= top) || 1;
 }
 
 // What is drawn of an answer: P(yes); a score as part of its highest level; the probability of the option that is chosen.
@@ -115,7 +116,7 @@ function timeline(value) {
         if (s.fired.includes(q)) plot.append(svg("circle", { class: "fire", cx: x(k), cy: y(height(q, s.answers[q])), r: 4, fill: colour(i) }));
       });
     });
-    steps.forEach((s, k) => { if (s.labels.last_failed) plot.append(svg("path", { class: "failed", d: `M${x(k) - 4},4 h8 l-4,7 z`, fill: "var(--bad)" })); });
+    steps.forEach((s, k) => { if (s.failed) plot.append(svg("path", { class: "failed", d: `M${x(k) - 4},4 h8 l-4,7 z`, fill: "var(--bad)" })); });
     box.append(legend([...curves.map((q) => [title(q) + (S.questions[q].type === "score" ? " (part of its range)" : "") + (S.questions[q].threshold !== null ? `, fires from ${S.questions[q].threshold}` : ""), colour(ids.indexOf(q))]), ["▼ the last command failed (from the file)", "var(--bad)"]]));
     hits(plot, h);
   }
@@ -165,7 +166,7 @@ function jumps(steps) {
       to(`highest ${title(q)}`, best);
     }
   }
-  to("first failed command", steps.findIndex((s) => s.labels.last_failed));
+  to("first failed command", steps.findIndex((s) => s.failed));
   to("first repeated action", steps.findIndex((s, i) => i && s.action && s.action === steps[i - 1].action));
   to("first rewritten history", steps.findIndex((s) => s.gone > 0));
 }
@@ -186,7 +187,7 @@ function show(i, step = 0) {
   const list = $("steps");
   list.replaceChildren(...state.value.steps.map((s, k) => {
     const row = el("div", { class: "row", role: "option", id: `row-${k}`, "aria-selected": "false", onclick: () => choose(k) });
-    row.append(el("span", { text: s.step }), el("span", { text: tokens(s) }), el("span", { text: s.action.slice(0, 120) || "-" }), el("span", { class: "flag", text: (s.labels.last_failed ? "▼" : "") + (s.fired.length ? "●" : "") }));
+    row.append(el("span", { text: s.step }), el("span", { text: tokens(s) }), el("span", { text: s.action.slice(0, 120) || "-" }), el("span", { class: "flag", text: (s.failed ? "▼" : "") + (s.fired.length ? "●" : "") }));
     return row;
   }));
   for (const item of $("runs").children) item.setAttribute("aria-current", String(Number(item.dataset.run) === i));
@@ -220,7 +221,8 @@ function choose(k) {
     const answer = s.answers[q], fill = el("span", { class: "bar" });
     fill.style.width = `${Math.round(90 * (height(q, answer) || 0))}px`;
     fill.style.background = colour(ids.indexOf(q));
-    const value = el("td", { text: shown(q, answer) + (s.fired.includes(q) ? " fires" : "") });
+    const value = el("td", { text: shown(q, answer) + (s.outside[q] ? " ?" : "") + (s.fired.includes(q) ? " fires" : "") });
+    if (s.outside[q]) value.title = `out of the model's scope: ${s.outside[q]}`;
     if (s.fired.includes(q)) value.className = "fired";
     const right = s.right[q];
     const top = answer && (answer.type === "noul" ? String(answer.noul >= 0.5) : answer.type === "choice" ? answer.choice : Object.keys(answer.probabilities).reduce((a, b) => (answer.probabilities[b] > answer.probabilities[a] ? b : a)));
@@ -272,7 +274,7 @@ function bars(label, entries) {
 }
 
 function reliability(q, r) {
-  const w = 320, h = 240, left = 40, x = (v) => left + v * (w - left - 12), y = (v) => h - 18 - v * (h - 30);
+  const w = 520, h = 240, left = 44, x = (v) => left + v * (w - left - 12), y = (v) => h - 18 - v * (h - 30);
   const plot = frame(`calibration of ${q}`, h, (part) => fixed(part, 1), left, w);
   plot.append(svg("line", { class: "axis", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
   for (const b of r.reliability) {
@@ -292,10 +294,10 @@ function overall() {
   const t = S.totals;
   const range = (i) => (i ? ` [${fixed(i[0])}, ${fixed(i[1])}]` : "");
   box.replaceChildren(el("h2", { text: "Overall" }));
-  const rows = [["decisions", t.decisions.toLocaleString("en")], ["requests", t.requests.toLocaleString("en")], ["runs", t.runs], ["problems", t.problems], ["tokens computed", t.computed_tokens.toLocaleString("en")], ["tokens without reuse", t.computed_without_reuse.toLocaleString("en")], ["reused", `${(100 * t.reuse).toFixed(1)} %`], ["forks", Object.entries(t.reasons).map((e) => e.join(" ")).join(", ")], ["latency, ms", Object.entries(t.milliseconds).map((e) => e.join(" ")).join(", ")], ["inside the service, ms", Object.entries(t.service_milliseconds).map((e) => e.join(" ")).join(", ")], ["decisions a second", t.decisions_per_second]];
-  if (t.compared) rows.push(["compared", `${t.compared.same} of ${t.compared.asked} equal to the last bit, at most ${t.compared.apart} apart, ${t.compared.failed} not answered; ${t.compared.own_computed_tokens.toLocaleString("en")} tokens computed here, ${t.compared.computed_tokens.toLocaleString("en")} there; latency there, ms: ${Object.entries(t.compared.milliseconds).map((e) => e.join(" ")).join(", ")}`]);
+  const rows = [["decisions", t.decisions.toLocaleString("en")], ["requests", t.requests.toLocaleString("en")], ["runs", t.runs], ["problems", t.problems], ["tokens computed", t.computed_tokens.toLocaleString("en")], ["tokens without reuse", t.computed_without_reuse.toLocaleString("en")], ["reused", `${(100 * t.reuse).toFixed(1)} %`], ["forks", Object.entries(t.reasons).map((e) => e.join(" ")).join(", ")], ["latency, ms", percentiles(t.milliseconds)], ["inside the service, ms", percentiles(t.service_milliseconds)], ["decisions a second", t.decisions_per_second]];
+  if (t.compared) rows.push(["compared", `${t.compared.same} of ${t.compared.asked} equal to the last bit, at most ${t.compared.apart} apart, ${t.compared.failed} not answered; ${t.compared.own_computed_tokens.toLocaleString("en")} tokens computed here, ${t.compared.computed_tokens.toLocaleString("en")} there; latency there, ms: ${percentiles(t.compared.milliseconds)}`]);
   box.append(el("table", { id: "totals" }, ...rows.map(([k, v]) => el("tr", {}, el("th", { text: k }), el("td", { text: v })))));
-  box.append(el("h3", { text: "Latency by history size" }), el("table", {}, ...Object.entries(t.milliseconds_by_size).map(([k, v]) => el("tr", {}, el("th", { text: k }), el("td", { text: `n ${v.n}, ` + Object.entries(v).filter((e) => e[0] !== "n").map((e) => `${e[0]} ${e[1]}`).join(", ") })))));
+  box.append(el("h3", { text: "Latency by history size" }), el("table", {}, ...Object.entries(t.milliseconds_by_size).map(([k, v]) => el("tr", {}, el("th", { text: k }), el("td", { text: `n ${v.n}, ${percentiles(v)}` })))));
   const plots = el("div", { class: "plots" });
   const warm = (p) => (p[4] ? "var(--c0)" : "var(--c1)");
   plots.append(scatter("Latency", S.points, (p) => p[0], (p) => p[1], "ms, blue warm, red cold", warm), scatter("Reuse", S.points, (p) => p[0], (p) => (100 * p[2]) / Math.max(p[2] + p[3], 1), "% of the tokens", warm));
@@ -312,6 +314,7 @@ function overall() {
     box.append(el("h3", { text: "Compared with what the files say (95 % intervals over runs)" }), el("table", { id: "scores" }, el("tr", {}, ...head.map((x) => el("th", { text: x }))), ...Object.entries(S.scores).map(([q, r]) => el("tr", {}, ...[title(q), r.n, fixed(r.accuracy) + range(r.accuracy_interval), fixed(r.auroc) + range(r.auroc_interval), fixed(r.ece) + range(r.ece_interval), r.threshold ? fixed(r.threshold.value) + range(r.threshold.interval) : "none", r.threshold ? fixed(r.threshold.error) + range(r.threshold.error_interval) : "", r.threshold ? r.threshold.fires : ""].map((x) => el("td", { text: x }))))));
   }
   if (S.problems.length) box.append(el("h3", { text: count(S.problems.length, "problem") }), el("table", { id: "problems" }, ...S.problems.map((p) => el("tr", {}, el("td", { text: p.file + (p.line ? `:${p.line}` : "") }), el("td", { text: p.message })))));
+  filter();
   history.replaceState(null, "", "#overall");
 }
 
@@ -365,7 +368,7 @@ $("theme").addEventListener("click", () => theme());
 $("help-button").addEventListener("click", () => $("help").showModal());
 $("overall-button").addEventListener("click", keys.o);
 theme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-$("about").textContent = `${S.totals.models.join(", ")} · ${count(S.totals.decisions, "decision")} in ${count(S.totals.runs, "run")} · ${(100 * S.totals.reuse).toFixed(1)} % of the tokens reused · p50 ${S.totals.milliseconds.p50 ?? "n/a"} ms · ${S.created}`;
+$("about").textContent = `${S.totals.models.join(", ")} · ${count(S.totals.decisions, "decision")} in ${count(S.totals.runs, "run")} · ${(100 * S.totals.reuse).toFixed(1)} % of the tokens reused · p50 ${S.totals.milliseconds.p50 === undefined ? "n/a" : +S.totals.milliseconds.p50.toPrecision(3)} ms · ${S.created}`;
 if (S.totals.untrained) {
   $("warning").hidden = false;
   $("warning").textContent = "Untrained model: random weights, so these answers mean nothing yet.";
