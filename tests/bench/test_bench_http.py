@@ -15,7 +15,7 @@ import pytest
 from lying_server import lying
 from typer.testing import CliRunner
 
-from flide_agent.bench import agents, levels, machine, states
+from flide_agent.bench import agents, levels, machine, states, whole
 from flide_agent.bench.command import app
 from flide_agent.bench.report import Report
 from flide_agent.bench.shapes import Shape
@@ -28,30 +28,54 @@ def bench(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 
 
-def test_the_whole_command_on_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_on_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    path = tmp_path / "server.json"
-    result = bench("server", "--device", "cpu", "--memory", "128MiB", "--rows", "3", "--scale", "0.2", "--only", "race_one,race_all",
-                   "--clients", "1,3", "--per-client", "2", "--warm-up", "1", "--json", str(path))  # fmt: skip
+    monkeypatch.setattr(whole, "STATE", 100)
+    monkeypatch.setattr(whole, "REPEATS", 2)
+    sizes = {
+        "short": [{"state": 60, "questions": [40]}, {"state": 100, "questions": [44, 50]}],
+        "long": [{"state": 300, "questions": [40]}],
+        "agents": [{"steps": [{"append": 150}, {"append": 40}]}],
+        "agent_questions": [40],
+    }
+    (tmp_path / "sizes.json").write_text(json.dumps(sizes))
+    path = tmp_path / "all.json"
+    result = bench("all", "--device", "cpu", "--memory", "128MiB", "--workloads", str(tmp_path / "sizes.json"), "--clients", "1,3",
+                   "--per-client", "2", "--warm-up", "1", "--again", "long", "--counts", "1", "--agents", "1,2",
+                   "--json", str(path))  # fmt: skip
     assert result.exit_code == 0, result.output
     found = json.loads(path.read_text())
     assert found["complete"]
-    rows = found["tables"]["server"]
+    assert found["settings"]["workloads"] == "sizes.json"
+    assert found["facts"]["ready_seconds"] > 0
+    tables = found["tables"]
+    rows = tables["server"]
     assert [(r["workload"], r["clients"], r["requests"]) for r in rows] == [
-        ("race_one", 1, 3), ("race_one", 3, 6), ("race_all", 1, 3), ("race_all", 3, 6),
+        ("short", 1, 2), ("short", 3, 6), ("long", 1, 2), ("long", 3, 6),
     ]  # fmt: skip
     for row in rows:
         assert row["failed"] == 0
         assert row["exact"] == row["cold"] == 1.0
-        assert row["products_ms"] > 0
-        assert row["attention_ms"] > 0
         assert row["memory_bytes"] > 100 << 20
         assert 0 < row["engine_share"] <= 1
         assert row["compared_with"] == "one client, cold"
     assert [r["equal"] for r in rows] == [None, 1.0, None, 1.0]
     assert rows[0]["ratio"] == pytest.approx(rows[0]["median_ms"] / rows[0]["products_ms"])
+    assert tables["recurring"][0]["reused"] == 256
+    assert tables["questions"][0]["rows"] == 189
+    assert [r["equal"] for r in tables["agents"]] == [None, 1.0]
+    for row in (*rows, *tables["recurring"], *tables["questions"], tables["histories"][0]):
+        assert row["products_ms"] > 0
+        assert row["attention_ms"] > 0
     assert "100 %" in result.output
-    assert found["facts"]["ready_seconds"] > 0
+
+
+def test_start_up_is_timed_to_the_first_answer(tmp_path: Path) -> None:
+    path = tmp_path / "start.json"
+    result = bench("start", "--device", "cpu", "--memory", "128MiB", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(path.read_text())["tables"]["start"]
+    assert row["seconds"] > row["ready_seconds"] > row["first_answer_ms"] / 1e3 > 0
 
 
 def test_levels_agents_questions_and_states_on_one_server(own: Target, texts: Texts) -> None:
