@@ -108,6 +108,8 @@ class Style:
         messages = [Message("system", system)] if system.strip() else []
         messages += [Message("user", shown)] if shown else []
         messages.append(Message("user", e.task))
+        if self.talks and rng.random() < 0.6:
+            messages += self._talk(rng.choice((1, 2, 3)))
         after: list[int] = []
         outputs: list[str | None] = []
         cut: list[bool] = []
@@ -120,9 +122,17 @@ class Style:
             outputs.append(None if old and action.kind != "submit" else output)
             messages.append(self._observed(action, call_id, outputs[-1], output))
             if self.talks and rng.random() < 0.4:
-                messages += [Message("assistant", rng.choice(wording.SAYS)), Message("user", rng.choice(wording.REPLIES))]
+                messages += self._talk(rng.choice((1, 1, 2)))
             after.append(len(messages))
         return Rendered(tuple(messages), tuple(after), tuple(outputs), tuple(cut), self.code, self.form)
+
+    def _talk(self, turns: int) -> list[Message]:
+        """Words to and from a customer, which are no actions."""
+        said = [
+            (Message("assistant", self.rng.choice(wording.SAYS)), Message("user", self.rng.choice(wording.REPLIES)))
+            for _ in range(turns)
+        ]
+        return [m for pair in said for m in pair]
 
     def _said(self, action: Action, bridge: str, call_id: str) -> Message:
         text = (bridge + action.thought).strip()

@@ -99,7 +99,8 @@ SUBMITTED = (
     "diff --git a/x b/x\n(the patch was handed in)",
     "Your work has been submitted. Thank you.",
 )
-SAYS = ("I have found it. Do you want me to go on?", "That did not work, could you check the number?", "Done. Can I help you with anything else?", "I am sorry, there was a problem.",
+SAYS = ("I can help you with that. Could you give me your number?", "Sure! Which one do you mean?\n\n1. The first\n2. The second", "Unfortunately I cannot do that without the number. Is there another way to find it?", "The change costs 40 more. Shall I go on?",
+        "Everything is set up as you wanted:\n- status: closed\n- paid: 255\nAnything else?", "That is not allowed by our rules, sorry.", "I have found it. Do you want me to go on?", "That did not work, could you check the number?", "Done. Can I help you with anything else?", "I am sorry, there was a problem.",
         "Could you tell me more about it?", "Here is what I see:\n- one entry\n- status open\n\nShall I change it?", "Please confirm with yes or no.")  # fmt: skip
-REPLIES = ("Yes, please.", "No, that is wrong.", "yes", "no", "I think the number is right, try again.", "Thanks, that is all.", "There must be an error on your side.", "OK, go on.", "I don't remember it.",
+REPLIES = ("My number is X12.", "The second one, please.", "I would rather not say.", "That is too much, is there a cheaper one?", "Okay, please go ahead.", "I want to speak to a person.", "Yes, cancel it.", "Yes, please.", "No, that is wrong.", "yes", "no", "I think the number is right, try again.", "Thanks, that is all.", "There must be an error on your side.", "OK, go on.", "I don't remember it.",
            "Can you look it up another way?", "It failed last time too.", "Answer yes if it worked.")  # fmt: skip
