@@ -32,14 +32,14 @@ part() { # part NAME MOST_SECONDS ARGUMENTS...
 # Engine time over the products, steps at 4k, 12k, 24k, memory without the pool; 4B first: it is what most bars are about.
 # shellcheck disable=SC2086
 {
-  part engine-4b 70 engine --model dummy:4b $workloads --only $five
+  part engine-4b 150 engine --model dummy:4b $workloads --only $five
   # 15 cells through HTTP at 1 and 64 clients with every answer compared, recurring states, questions, agents.
-  part http-4b 150 all --model dummy:4b $workloads --only $five,di --clients 1,64 --per-client 2 --again quality_one \
+  part http-4b 200 all --model dummy:4b $workloads --only $five,di --clients 1,64 --per-client 2 --again quality_one \
     --counts 1,64 --agents 1,32 --steps 40 --memory 48GiB
-  part engine-0.8b 45 engine --model dummy:0.8b $workloads --only $five
-  part http-0.8b 80 server --model dummy:0.8b $workloads --only $five,di --clients 1,64 --memory 48GiB
-  part engine-9b 70 engine --model dummy:9b $workloads --only $five --histories ""
-  part http-9b 130 server --model dummy:9b $workloads --only $five,di --clients 1,64 --per-client 2 --memory 32GiB
-  part ablation-4b 110 engine --model dummy:4b $workloads --only race_all,quality_all --ablation --repeats 3 --histories ""
+  part engine-0.8b 60 engine --model dummy:0.8b $workloads --only $five
+  part http-0.8b 90 server --model dummy:0.8b $workloads --only $five,di --clients 1,64 --memory 48GiB
+  part engine-9b 90 engine --model dummy:9b $workloads --only $five --histories ""
+  part http-9b 150 server --model dummy:9b $workloads --only $five,di --clients 1,64 --per-client 2 --memory 32GiB
+  part ablation-4b 120 engine --model dummy:4b $workloads --only race_all,quality_all --ablation --repeats 3 --histories ""
   part start-0.8b 200 start --model dummy:0.8b
 }
