@@ -96,13 +96,13 @@ YES_NO: dict[str, Kind] = {
         (("both failed", "at least one worked"),)),
 }  # fmt: skip
 
-_TOOLS: dict[str, tuple[str, ...]] = {
+TOOLS: dict[str, tuple[str, ...]] = {
     "look": ("list a folder, open, read or scroll a file", "looks at files or folders", "reads", "view or list something", "inspection of a file or directory"),
     "search": ("search in files or for files", "searches the code", "finds files or text", "grep or find", "a search for text or names"),
     "edit": ("create, change, move or delete a file", "changes a file", "writes", "edit or create a file", "a modification of files"),
     "run": ("run a program, a test or an installation", "runs tests or a program", "executes code", "python, tests or another program", "an execution of a program"),
 }  # fmt: skip
-_TOOL_NAMES = {
+TOOL_NAMES = {
     "look": ("look", "read", "view"),
     "search": ("search", "find"),
     "edit": ("edit", "write", "change"),
@@ -119,6 +119,7 @@ WHICH_FILE = ("Which file was changed last?", "Which file did the agent edit mos
 HOW_MANY = ("How many commands has the agent run so far?", "How long is this run, in commands?", "How many actions are in the history?", "Number of steps so far?", "Rate the length of the run.",
              "How many times did the agent act?", "steps so far", "Count the agent's actions.", "How far is the run, by number of actions?", "How many tool calls were made?")  # fmt: skip
 LEVELS = ("1 to 3", "4 to 8", "9 to 15", "16 or more")
+LEVEL_ENDS = ("", " commands", " actions")
 _PROGRAMS = (
     "ls",
     "cat",
@@ -164,12 +165,12 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
             return None
         n = len(view.actions)
         level = 0 if n <= 3 else 1 if n <= 8 else 2 if n <= 15 else 3
-        levels = tuple(t + rng.choice(("", " commands", " actions")) for t in LEVELS)
+        levels = tuple(t + rng.choice(LEVEL_ENDS) for t in LEVELS)
         return Asked(name, Score(rng.choice(HOW_MANY), levels, levels), level, str(level))
     if name == "last_tool_kind":
-        if last.kind not in _TOOLS or view.source == "desk":
+        if last.kind not in TOOLS or view.source == "desk":
             return None
-        options = {kind: (rng.choice(_TOOL_NAMES[kind]), rng.choice(texts)) for kind, texts in _TOOLS.items()}
+        options = {kind: (rng.choice(TOOL_NAMES[kind]), rng.choice(texts)) for kind, texts in TOOLS.items()}
         return _choice(
             name, rng.choice(WHICH_TOOL), last.kind, list(options), rng, lambda k: _worded(options[k], rng), last.kind
         )

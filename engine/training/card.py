@@ -1,0 +1,151 @@
+"""card.json and MODEL_CARD.md of a judged model, from the figures that `train` and `evaluate` wrote beside it.
+
+    python -m training.card MODEL_DIR [--speed "..."]
+
+The card holds the questions that passed; everything that was judged is in the text. Nothing here is written by hand twice: wordings come
+from `asks`, figures from held_out.json and figures.json.
+"""
+
+# ruff: noqa: E501 - rows of tables and sentences of a card read best a line each
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flide_agent.card import Card, CardQuestion, Kind
+from training import asks
+from training.evaluate import passed
+from training.held_out_questions import KIND_TEXTS
+from training.pack import LONGEST
+
+_ABOUT = {
+    "last_command_failed": "whether the last command failed", "traceback": "whether its output holds a Python traceback", "any_file_edited": "whether any file was changed so far",
+    "last_changed_file": "whether the last command changed a file", "tests_passed": "whether the tests passed when they last ran", "tests_run": "whether tests ran so far", "submitted": "whether the work was handed in",
+    "repeated": "whether the last command is the same as the one before", "looping": "whether the last three commands are the same", "empty_output": "whether the last output is empty",
+    "ever_failed": "whether any command failed so far", "two_failures": "whether the last two both failed", "last_tool_kind": "look, search, edit or run", "last_program": "which program or tool ran last, of four names",
+    "exception_type": "which exception the last traceback ends in, of four", "last_edited_file": "which file was changed last, of four", "step_count": "how many commands so far, in four levels",
+}  # fmt: skip
+
+
+def question(name: str, figures: dict[str, Any]) -> CardQuestion:
+    """The card's entry for a kind of question, with all wordings it was trained in; the first of them is the one that was judged."""
+    if name in asks.YES_NO:
+        kind = asks.YES_NO[name]
+        yes, no = kind.sides[0]
+        ask = {"type": "noul", "instructions": kind.yes[0], "criteria": {"true": yes, "false": no}}
+        return CardQuestion("noul", (*kind.yes, *kind.no), ask, kind.sides, figures=figures)
+    if name == "step_count":
+        levels = tuple(tuple(level + end for level in asks.LEVELS) for end in asks.LEVEL_ENDS)
+        ask = {"type": "score", "instructions": asks.HOW_MANY[0], "criteria": list(asks.LEVELS)}
+        return CardQuestion("score", asks.HOW_MANY, ask, levels=levels, figures=figures)
+    if name == "last_tool_kind":
+        options = {kind: Kind(asks.TOOL_NAMES[kind], texts) for kind, texts in asks.TOOLS.items()}
+        ask = {"type": "choice", "instructions": asks.WHICH_TOOL[0], "criteria": KIND_TEXTS}
+        return CardQuestion("choice", asks.WHICH_TOOL, ask, options=options, figures=figures)
+    wordings = {"last_program": asks.WHICH_PROGRAM, "exception_type": asks.WHICH_EXCEPTION, "last_edited_file": asks.WHICH_FILE}
+    return CardQuestion("choice", wordings[name], names=4, figures=figures)
+
+
+def card(held_out: dict[str, Any], temperatures: dict[str, float]) -> Card:
+    """The card of a model with these figures: the questions that passed."""
+    questions = {}
+    for name, row in held_out.items():
+        if passed(row):
+            whole = row["all"]
+            kept = {key: round(whole[key], 3) for key in ("balanced", "low", "high", "ece", "majority")} | {
+                key: whole[key] for key in ("n", "runs")
+            }
+            questions[name] = question(name, kept)
+    return Card(LONGEST, {k: round(v, 4) for k, v in temperatures.items()}, questions)
+
+
+def _row(name: str, part: dict[str, Any]) -> str:
+    return f"| {name} | {part['n']} | {part['runs']} | {part['balanced']:.3f} | {part['low']:.3f} to {part['high']:.3f} | {part['majority']:.3f} | {part['ece']:.3f} |"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+_HEAD = "| | answers | runs | balanced accuracy | 95 % interval | majority | ECE |\n|---|---|---|---|---|---|---|"
+
+
+def _tables(held_out: dict[str, Any], own: dict[str, Any], names: list[str]) -> list[str]:
+    lines = [_HEAD, *(_row(name, held_out[name]["all"]) for name in names)]
+    lines += [
+        "",
+        "| | other order of options | planted instructions | wording turned around | our own runs |",
+        "|---|---|---|---|---|",
+    ]
+    for name in names:
+        row, turned = held_out[name], held_out[name].get("reversed")
+        around = "-" if not turned else f"{turned['balanced']:.3f}"
+        mine = "-" if name not in own else f"{own[name]['balanced']:.3f}"
+        lines.append(f"| {name} | {_share(row['order_changes'])} | {_share(row['planted_changes'])} | {around} | {mine} |")
+    return lines
+
+
+def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], speed: str) -> str:
+    """MODEL_CARD.md."""
+    inside = list(card.questions)
+    outside = [name for name in held_out if name not in card.questions and "all" in held_out[name]]
+    few = [name for name in asks.NAMES if name not in card.questions and name not in outside]
+    parts: list[str] = []
+    for name in inside:
+        parts += ["", f"### {name}: {_ABOUT[name]}", "", _HEAD]
+        parts += [_row(key, part) for key, part in held_out[name].items() if isinstance(part, dict) and key != "reversed"]
+    heats = ", ".join(f"{kind} {t:.2f}" for kind, t in card.temperatures.items())
+    return "\n".join([
+        "# The model in the package", "",
+        "Qwen3.5's architecture at 7.2 M parameters (8 layers, three of four Gated DeltaNet), a tokenizer of 4,096 tokens, weights in bfloat16. Trained from scratch by",
+        "`engine/training` in one GPU call; no other model's weights or outputs went into it. Written by `python -m training.card`; the figures are those of the judge below.", "",
+        "It answers a few questions about what happened in an agent's history. It does not read for meaning, plan or judge risk: questions outside this card are answered",
+        f"and marked `x_out_of_scope`, as are histories beyond {card.trained_tokens:,} tokens.", "",
+        "## Questions that passed", "",
+        *(f"- `{name}`: {_ABOUT[name]}. \"{q.wordings[0]}\" and {len(q.wordings) - 1} other wordings" for name, q in card.questions.items()), "",
+        "Passed means: the lower end of the interval is at least 0.80 (0.65 for choices of four), ECE at most 0.08, another order of the options or planted instructions change at",
+        "most 5 % of the answers, and at least five runs hold each answer (of a choice, three of the four). `card.json` has all wordings.", "",
+        "## Held-out figures", "",
+        "Judged on recorded runs of SWE-agent, mini-swe-agent, nebius (SWE-agent), tau-bench, OpenHands and others; no file of theirs was trained on. Formats of such tools, as their",
+        "public tools print them, are among those that our own runs are rendered in. Labels come from return codes and error marks, else from rules; what the rules doubt is not asked.",
+        "At most 20 decisions a run, drawn so that rare answers are kept: accuracy is averaged over the runs for each answer and then over the answers, so the draw does not move it; ECE",
+        "is that of the drawn decisions. Intervals come from drawing whole runs. Of runs beyond the trained length later decisions are asked with the middle left out. Repetitions are",
+        "rare in recordings: some decisions are asked once more with the last command repeated.", "",
+        *_tables(held_out, own, inside),
+        *parts, "",
+        "## Trained and judged, not passed", "", *_tables(held_out, own, outside), "",
+        f"Too few held-out answers to judge: {', '.join(few)}." if few else "",
+        "", "## Calibration", "",
+        f"Probabilities are softmax(logits / t) over the labels, t by type of question: {heats}; fitted on runs of our own that were not trained on, applied by the service.", "",
+        "## Data", "",
+        "Runs of a scripted agent in temporary copies of installed packages (real commands, exit codes, changed files), runs over JSON tools with a small database, and InterCode episodes",
+        "(princeton-nlp/intercode, MIT), rendered in ten formats with many wordings: [engine/training](../../engine/training/README.md).", "",
+        "## Known failures", "",
+        "- Tools and error sentences unlike any in training: a refusal worded as a remark can pass for success.",
+        "- A quiet failure (no output, no status shown) looks like a success; the model says so with some probability only.",
+        "- What happened in a part of the history that is no longer shown is not known to it.",
+        "- English only, and histories of agents that use tools; free text was not trained on.", "",
+        "## Speed", "", speed or "Not measured yet.", "",
+    ])  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--speed", default="", help="a sentence on how fast it is, and on what")
+    a = parser.parse_args()
+    held_out, own, heats = (
+        json.loads((a.model / f"{name}.json").read_text(encoding="utf-8")) for name in ("held_out", "figures", "temperatures")
+    )
+    made = card(held_out, heats)
+    (a.model / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+    (a.model / "MODEL_CARD.md").write_text(text(made, held_out, own, a.speed), encoding="utf-8")
+    print(f"passed: {', '.join(made.questions) or 'nothing'}")
+
+
+if __name__ == "__main__":
+    main()
