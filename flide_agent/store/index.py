@@ -56,9 +56,7 @@ class NodeRecord(msgspec.Struct, frozen=True, array_like=True):
 class Index:
     """Reads are thread-safe. `commit` and `close` belong to one thread at a time."""
 
-    def __init__(
-        self, path: Path, files: Files, *, map_bytes: int = 64 << 20, map_limit: int = MAP_LIMIT, readonly: bool = False
-    ) -> None:
+    def __init__(self, path: Path, files: Files, *, map_bytes: int = 64 << 20, readonly: bool = False) -> None:
         """Open or make the environment in directory `path`. Raises lmdb.Error or DamagedIndex when it cannot be trusted.
 
         readonly: only look, beside a process that writes; raises StoreError when there is no index.
@@ -73,7 +71,6 @@ class Index:
             check_length(data, size)
         self.path = path
         self._gate = threading.Lock()
-        self._map_limit = map_limit
         self._open(max(map_bytes, 2 * size), readonly)
         found = self.read("meta", b"schema")
         if found is None:
@@ -143,20 +140,19 @@ class Index:
                 return
 
     def _grow(self) -> None:
-        """Make the map larger. Readers that died are let go of first: what they saw need not be kept. Raises lmdb.MapFullError at
-        the limit."""
+        """Find room: what readers that died have kept is free again, else the map becomes larger. Raises lmdb.MapFullError at MAP_LIMIT."""
         # py-lmdb invalidates open read transactions when the map is resized: the gate keeps readers out.
         with self._gate:
-            dead = self._env.reader_check()
-            size = self._env.info()["map_size"]
-            if 2 * size > self._map_limit:
-                raise lmdb.MapFullError(f"the index has grown to its limit of {self._map_limit >> 20} MiB")
-            self._env.set_mapsize(2 * size)
-            live = self._env.readers().count("\n") - 1
-        log.warning(
-            "the index's map grows to %d MiB (%d dead readers were let go of; %d are there, and a long one keeps all pages since it began)",
-            2 * size >> 20, dead, max(0, live),
-        )  # fmt: skip
+            if dead := self._env.reader_check():
+                log.warning("%d processes died while they read the index; what they kept is free again", dead)
+                return
+            size = 2 * self._env.info()["map_size"]
+            if size > MAP_LIMIT:
+                raise lmdb.MapFullError(
+                    f"the index is at its limit of {MAP_LIMIT >> 20} MiB; a process that reads it may keep old pages"
+                )
+            self._env.set_mapsize(size)
+        log.warning("the index's map grows to %d MiB", size >> 20)
 
     def rewrite(self, into: Path) -> None:
         """Write all rows anew to an index in the empty directory `into`.

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 import torch
-from fake_engine import FakeEngine
+from fake_engine import KEY, FakeEngine, some_tokens
 
 from flide_agent.default_model import DIRECTORY
 from flide_agent.errors import HeadConflict
@@ -31,6 +31,7 @@ from flide_agent.prompts import Prompts
 from flide_agent.sessions import Sessions
 from flide_agent.store import CheckpointStore
 from flide_agent.store.files import Files
+from flide_agent.store.removal import Removal, remove_state
 
 SESSIONS = 4
 
@@ -70,6 +71,8 @@ def work(path: Path, ledger: int, prompts: Prompts, seed: int, hasty: bool) -> N
         sessions.commit(step, {p: engine.make(step.tokens, p, parent) for p in saves}, m=0 if parent is None else parent.m)
         if found is not None:
             found.release()
+        if rng.random() < 0.3:
+            churn(engine, store, rng)
         if rng.random() < 0.3 and not hasty:
             store.flush(5)
         for done in sessions.get("t", name).steps:
@@ -79,6 +82,23 @@ def work(path: Path, ledger: int, prompts: Prompts, seed: int, hasty: bool) -> N
                 line = [name, done.head, digest(again.tokens), [c.m for c in done.checkpoints if c.durable or hasty]]
                 os.write(ledger, json.dumps(line).encode() + b"\n")
                 os.fsync(ledger)
+
+
+def churn(engine: FakeEngine, store: CheckpointStore, rng: random.Random) -> None:
+    """A checkpoint that nobody acknowledges leaves both tiers and comes back, the same files again, in any order."""
+    tokens = some_tokens(256, rng.randrange(3))
+    key = store.publish(KEY, tokens, engine.make(tokens, 256), "churn")
+    if rng.random() < 0.5:
+        store.flush(5)
+    removal = Removal()
+    with store._nodes.lock:
+        node = store._nodes.by_key[key]
+        remove_state(store._nodes, node, removal)
+        if node.put is None and node.checkpoint is not None:
+            store._nodes.leave_device(node)
+    again = engine.make(tokens, 256)
+    for act in rng.sample([lambda: store.writer.submit(removal), lambda: store.publish(KEY, tokens, again, "churn")], 2):
+        act()
 
 
 def digest(tokens: object) -> str:
@@ -107,6 +127,12 @@ def check(path: Path, lines: list[list[object]], prompts: Prompts) -> dict[str, 
                 bad.append([name, head, m])
             if found is not None:
                 found.release()
+    for seed in range(3):
+        tokens_ = some_tokens(256, seed)
+        found = store.find(KEY, tokens_, 256)
+        if found is not None:
+            bad += [] if engine.good(found.checkpoint, tokens_) else [["churn", seed]]
+            found.release()
     store.flush(10)
     stats = store.stats()
     on_disk = sum(p.stat().st_size for p in path.glob("objects/*/*"))

@@ -1,14 +1,15 @@
 """Kill a real server under load, look at what it had acknowledged, and go on in the same directory.
 
-python kill_server.py DIRECTORY KILLS SEED [--points STEP]
+python kill_server.py DIRECTORY KILLS SEED [--points STEP | --named] [--fill COUNT]
 
 Each round a fresh process serves HTTP on the directory; clients step through sessions and put into a ledger what
 `GET /v1/sessions/{id}` lists as durable: session, head, tokens, and the deepest durable position; and sessions they deleted. The
-server is killed at a random moment, or with --points at the n-th call of the store into the file system, n going up by STEP each
-round. The next server has to know every acknowledged head (409 otherwise) and to go on from that position or deeper, and must not
-know what was deleted. Prints one JSON object.
+server is killed at a random moment; with --points at the n-th call of the store into the file system, n going up by STEP each
+round; with --named at each named point of a put and a delete in turn, further in each time. The next server has to know every
+acknowledged head (409 otherwise) and to go on from that position or deeper, and must not know what was deleted. --fill: so many
+other checkpoints are in the store from the beginning. Prints one JSON object.
 
-Servers are forked from a process that has the imports done, so that a round takes a second or two.
+Servers are forked from a process that has the model loaded, so that a round takes a second or two.
 """
 
 from __future__ import annotations
@@ -22,32 +23,51 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from many_checkpoints import filled
 
 import flide_agent.api.server as server
 from flide_agent.client import Client
 from flide_agent.errors import FlideError, HeadConflict, NotFound, Unreachable
+from flide_agent.local import Service, load
 from flide_agent.settings import Settings
 from flide_agent.store import CheckpointStore
 from flide_agent.store.files import Files
+from flide_agent.store.identity import identity
 
 SESSIONS = 6
 NEWEST = 40
 QUESTIONS = {"q": {"type": "noul", "instructions": "Is it done?"}}
 
 
-class Deadly(Files):
-    """Ends the process at the n-th call after the start."""
+POINTS = ("open", "write", "fsync", "rename", "fsync_dir", "commit", "committed", "unlink")
+"""Of a put all but the last, of a delete the last three."""
 
-    at, calls = -1, 0
+
+class Deadly(Files):
+    """Ends the process at the n-th call after the start, of all or of those at one point."""
+
+    at, calls, name = -1, 0, ""
 
     def point(self, name: str) -> None:
-        Deadly.calls += 1
-        if Deadly.calls == Deadly.at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if Deadly.name in ("", name):
+            Deadly.calls += 1
+            if Deadly.calls == Deadly.at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Loaded:
+    """The model, once for all servers."""
+
+    parts: tuple[Any, ...] = ()
+
+
+def settings(store: Path, port: int) -> Settings:
+    return Settings(device="cpu", store=store, port=port, memory_bytes=96 << 20, disk_bytes=512 << 20)
 
 
 def free_port() -> int:
@@ -57,17 +77,35 @@ def free_port() -> int:
         return port
 
 
-def serve(store: Path, port: int, at: int) -> int:
+def timed(path: Path) -> Callable[[Settings], Service]:
+    """Opens the service and adds a line with the seconds that the store took."""
+
+    def around(settings: Settings) -> Service:
+        real = CheckpointStore.open.__func__
+
+        def open_store(cls: type[CheckpointStore], *args: Any, **options: Any) -> CheckpointStore:
+            start = time.perf_counter()
+            store: CheckpointStore = real(cls, *args, **options, files=Deadly)
+            with path.open("a") as f:
+                f.write(f"{time.perf_counter() - start}\n")
+            return store
+
+        CheckpointStore.open = classmethod(open_store)  # type: ignore[assignment]
+        return Service.around(settings, *Loaded.parts)
+
+    return around
+
+
+def serve(store: Path, port: int, at: int, name: str = "") -> int:
     """Fork a server; returns its process id."""
     pid = os.fork()
     if pid == 0:
         log = os.open(store.with_name("server.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        Deadly.at, Deadly.calls = at, 0
-        CheckpointStore.open.__func__.__kwdefaults__["files"] = Deadly
+        Deadly.at, Deadly.calls, Deadly.name = at, 0, name
         try:
-            server.serve(Settings(device="cpu", store=store, port=port, memory_bytes=96 << 20, disk_bytes=512 << 20))
+            server.serve(settings(store, port), timed(store.with_name("starts")))
         finally:
             os._exit(1)
     return pid
@@ -171,15 +209,21 @@ def main() -> None:
     parser.add_argument("kills", type=int)
     parser.add_argument("seed", type=int)
     parser.add_argument("--points", type=int, default=0)
+    parser.add_argument("--named", action="store_true")
+    parser.add_argument("--fill", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(args.seed)
     store = args.directory / "store"
+    engine, prompts, _ = Loaded.parts = load(settings(store, 0))
+    if args.fill:
+        CheckpointStore.open(store, engine, prompts_digest=prompts.digest, disk_bytes=1 << 30).close()
+        filled(store, args.fill, identity(engine.info, prompts.digest))
     book: list[list[Any]] = []
     heads: dict[str, str] = {}
     gone: list[str] = []
-    total = {
+    total: dict[str, float] = {
         "kills": 0,
         "acknowledged": 0,
         "deleted": 0,
@@ -189,12 +233,17 @@ def main() -> None:
         "checked": 0,
         "steps": 0,
         "early": 0,
+        "late": 0,
     }
     for n in range(args.kills + 1):
         last = n == args.kills
         port = free_port()
         # the n-th call after the start's own; the last round only looks
-        pid = serve(store, port, 3 + n * args.points if args.points and not last else -1)
+        at, name = (3 + n * args.points if args.points else -1), ""
+        if args.named:
+            turn, name = n // len(POINTS), POINTS[n % len(POINTS)]
+            at = 1 + turn if name == "unlink" else 2 + 3 * turn
+        pid = serve(store, port, -1 if last else at, name)
         client = Client(f"http://127.0.0.1:{port}", timeout=30, retries=0)
         try:
             if not ready(client, pid):
@@ -211,7 +260,7 @@ def main() -> None:
             if any(got.values()):
                 print(f"round {n}: {got}", file=sys.stderr)
         except FlideError:
-            if not args.points:
+            if at < 0:
                 raise
             os.waitpid(pid, 0)  # it met its call while it was looked at
             total["kills"] += 1
@@ -226,24 +275,26 @@ def main() -> None:
             Load(client.url, part, args.seed * 1000 + 2 * n + i, book, heads, gone)
             for i, part in enumerate((names[:half], names[half:]))
         ]
-        for load in loads:
-            load.start()
-        if args.points:
-            for load in loads:
-                load.join(20)
+        for one in loads:
+            one.start()
+        if at > 0:
+            for one in loads:
+                one.join(10)
         else:
             time.sleep(0.3 + rng.random() * 1.4)
-        try:
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+        if not ended:
+            total["late"] += at > 0  # it did not meet its point
             os.kill(pid, signal.SIGKILL)
-        finally:
             os.waitpid(pid, 0)
-        for load in loads:
-            load.join(30)
-            if load.fault is not None:
-                raise SystemExit(f"round {n}: a client failed: {load.fault!r}")
-            total["steps"] += load.steps
+        for one in loads:
+            one.join(30)
+            if one.fault is not None:
+                raise SystemExit(f"round {n}: a client failed: {one.fault!r}")
+            total["steps"] += one.steps
         total["kills"] += 1
     total["acknowledged"], total["deleted"] = len(book), len(gone)
+    total["slowest_start"] = max(float(line) for line in store.with_name("starts").read_text().split())
     log = store.with_name("server.log").read_text()
     total["corrupt"] = log.count("failed its checks") + log.count("missing or damaged")
     print(json.dumps(total))

@@ -65,9 +65,12 @@ def test_a_killed_server_knows_what_it_acknowledged(tmp_path: Path) -> None:
 
 @pytest.mark.bars
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize(("name", "options"), [("at random", ()), ("at every call", ("--points", "1"))])
+@pytest.mark.parametrize(
+    ("name", "options"), [("at random", ()), ("at every named point", ("--named",)), ("at every call", ("--points", "1"))]
+)
 def test_two_hundred_kills_of_a_server(tmp_path: Path, bar: Callable[..., None], name: str, options: tuple[str, ...]) -> None:
-    result = rounds(tmp_path, 200, 6, *options, script="kill_server.py")
+    result = rounds(tmp_path, 200, 6, "--fill", "10000", *options, script="kill_server.py")
     wrong = result["lost"] + result["back"] + result["corrupt"]
     bar(f"store: acknowledged steps lost or bad in 200 kills of a server {name}", wrong, limit=0, **result)
+    bar(f"store: slowest start of a server's store {name}, 10,000 checkpoints (s)", result["slowest_start"], limit=1.0)
     assert result["acknowledged"] > 200

@@ -12,12 +12,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from fake_engine import KEY, FakeEngine, some_tokens
+from many_checkpoints import filled
 
-from flide_agent.store import CheckpointStore, Kind
+from flide_agent.store import CheckpointStore
 from flide_agent.store.files import Files
-from flide_agent.store.identity import chain, identity
-from flide_agent.store.index import Index, NodeRecord, Write
-from flide_agent.store.nodes import Node, encode_record
+from flide_agent.store.identity import identity
 
 Opened = Callable[..., CheckpointStore]
 
@@ -31,36 +30,10 @@ class Listed(Files):
         return dict(self.names)
 
 
-def filled(path: Path, count: int, real: bool) -> None:
-    """An index of `count` checkpoints: 100 a trunk, each on the one before it. real: with (empty) payload files."""
-    rng, own = np.random.default_rng(0), identity(FakeEngine().info, "p")
-    Listed.names = {}
-    index = Index(path / "index", Files(path / "objects"))
-    for trunk in range(count // 100):
-        rows: list[Write] = []
-        tokens = rng.integers(0, 1000, 64 * 100).astype(np.int32)
-        keys = chain(own, KEY, tokens)
-        for i, key in enumerate(keys):
-            names = [f"{trunk:016x}{i:016x}.{kind}" for kind in ("kv", "state")]
-            Listed.names |= {name: name[:2] for name in names}
-            if real:
-                for name in names:
-                    (path / "objects" / name[:2] / name).touch()
-            used = 100 * trunk + i
-            record = NodeRecord(
-                64 * (i + 1), 64 * i, keys[i - 1] if i else b"", names[0], 1000, names[1], 1000, used, own
-            )  # fmt: skip
-            rows.append(("node", key, encode_record(record, Node(key, record.m, used=used, kind=Kind.OLD))))
-            rows.append(("ids", key, tokens[64 * i : 64 * i + 64].astype("<u4").tobytes()))
-            rows.append(("hold", trunk.to_bytes(16, "big") + key, b""))
-        index.commit(rows)
-    index.close()
-
-
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.bars)])
 def test_start_and_lookup(opened: Opened, tmp_path: Path, bar: Callable[..., None], count: int) -> None:
     opened(FakeEngine()).close()
-    filled(tmp_path / "store", count, count == 10_000)
+    Listed.names = filled(tmp_path / "store", count, identity(FakeEngine().info, "p"), count == 10_000)
     engine = FakeEngine(pages=512)
     start = time.perf_counter()
     store = opened(engine, files=Files if count == 10_000 else Listed, disk_bytes=1 << 30)
