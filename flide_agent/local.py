@@ -73,7 +73,8 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
             device=device,
             dtype=getattr(torch, dtype),
             memory_bytes=settings.memory_bytes,
-            max_stream=settings.max_stream,
+            max_stream=settings.max_stream or (8192 if device.startswith("cuda") else 4096),
+            graphs=settings.graphs,
         )
     except (ModelError, PromptError, CardError) as e:
         raise StartError(f"model {settings.model!r}: {e}") from e

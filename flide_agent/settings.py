@@ -91,7 +91,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="rows of a longer request that run at once, so that others get in between; 0: 256 on a CPU, 4096 on a GPU"
         ),
     ] = 0
-    max_stream: Annotated[int, Meta(description="rows of one forward pass; longer rounds run as several passes")] = 4096
+    max_stream: Annotated[
+        int, Meta(description="rows of one forward pass; longer rounds run as several; 0: 4096 on a CPU, 8192 on a GPU")
+    ] = 0
+    graphs: Annotated[
+        bool,
+        Meta(description="on a GPU, replay passes of a shape that came before as captured graphs; the answers are the same"),
+    ] = True
     max_body_bytes: Annotated[int, Meta(description="of a request body after decompression", extra_json_schema=BYTES)] = (
         32 << 20
     )
@@ -132,12 +138,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.max_options > 255:
             raise ValueError(f"max_options: {self.max_options} is above 255, the most that labels can be told apart")
         for name in ("memory_bytes", "disk_bytes", "max_queue", "max_queue_tokens", "max_inflight_bytes",
-                     "max_stream", "max_body_bytes", "max_request_tokens", "max_questions", "max_options", "max_candidates",
+                     "max_body_bytes", "max_request_tokens", "max_questions", "max_options", "max_candidates",
                      "max_messages", "max_session_queue", "kept_steps", "shutdown_seconds"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be above 0, not {getattr(self, name)}")
         for name in ("tenant_bytes", "session_bytes",
-                     "max_state_tokens", "max_question_tokens", "max_round_tokens", "slice_tokens", "max_wait_seconds", "max_sessions",
+                     "max_stream", "max_state_tokens", "max_question_tokens", "max_round_tokens", "slice_tokens", "max_wait_seconds",
+                     "max_sessions",
                      "session_seconds", "deadline_seconds"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: must be 0 or more, not {getattr(self, name)}")
