@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from flide_agent.bench import machine, wire
+from flide_agent.bench import wire
 from flide_agent.bench.alone import Beside
-from flide_agent.bench.levels import Answers, share_of
+from flide_agent.bench.levels import Answers
 from flide_agent.bench.report import Report, percentile
 from flide_agent.bench.shapes import Shape
 from flide_agent.bench.target import Lane, Target
@@ -89,10 +89,10 @@ class Agents:
     """sessions: tokens appended at each step. questions: sizes of those asked at every step. most_steps: of one session."""
 
     def __init__(
-        self, target: Target, report: Report, beside: Beside | None, watch: machine.GpuWatch, texts: Texts,
+        self, target: Target, report: Report, beside: Beside | None, texts: Texts,
         sessions: Sequence[Sequence[int]], questions: tuple[int, ...], most_steps: int,
     ) -> None:  # fmt: skip
-        self.target, self.report, self.beside, self.watch, self.texts = target, report, beside, watch, texts
+        self.target, self.report, self.beside, self.texts = target, report, beside, texts
         self.sessions = [list(steps[:most_steps]) for steps in sessions]
         self.questions = questions
         self._asked = msgspec.json.encode(texts.questions(questions, 0))
@@ -108,9 +108,8 @@ class Agents:
         walks = [
             self._walk(i % len(self.sessions), self.target.fresh()) for i in range(sessions_of(len(self.sessions), agents))
         ]
-        before = self.target.engine_counters()
-        started, idle, ended = self._all(walks, agents)
-        after = self.target.engine_counters()
+        with self.target.metered() as meter:
+            started, idle, ended = self._all(walks, agents)
         if agents == 1 and self.target.separate:
             self._learn(walks)
         steps = [t for w in walks for t in w.taken]
@@ -124,10 +123,7 @@ class Agents:
             "p99_ms": percentile([t.ms for t in grown], 0.99) if grown else None, "ms_per_1000": growth(grown) if agents == 1 else None,
             "opening_ms": statistics.median(t.ms for t in steps if not t.number) if steps else None,
             "resumed": sum(t.m > 0 for t in grown) / len(grown) if grown else None,
-            "engine_share": share_of(before, after, ended - started),
-        } | self.watch.between(started, ended)  # fmt: skip
-        if row["memory_bytes"] is None:
-            row["memory_bytes"] = machine.peak_resident(self.target.pid) if self.target.pid else None
+        } | meter.resources  # fmt: skip
         row["equal"] = None if agents == 1 and self.target.separate else self._compare(walks)
         self.report.add("agents", row)
         self.report.check_equal(f"agents, {agents}", row)

@@ -144,8 +144,8 @@ def server(
     sources = run.sources(workloads, scale, rows, data, only)
     counts = numbers(clients, "--clients")
     lanes = max(levels.lanes_needed(s.rows, counts, per_client, warm_up) for s in sources.values())
-    with run.target(lanes) as (target, beside, watch):
-        measured = levels.Levels(target, run.report, beside, watch, per_client=per_client, warm_up=warm_up)
+    with run.target(lanes) as (target, beside):
+        measured = levels.Levels(target, run.report, beside, per_client=per_client, warm_up=warm_up)
         for name, source in sources.items():
             measured.workload(name, source, counts)
     run.finish({"server": levels.COLUMNS})
@@ -181,9 +181,9 @@ def agents(
     if not found.agents:
         raise typer.BadParameter("this file has no agents", param_hint="--workloads")
     counts = numbers(agents_, "--agents")
-    with run.target(growing.lanes_needed(len(found.agents), counts)) as (target, beside, watch):
+    with run.target(growing.lanes_needed(len(found.agents), counts)) as (target, beside):
         texts = run.texts()
-        growing.Agents(target, run.report, beside, watch, texts, found.agents, found.agent_questions, steps).run(counts)
+        growing.Agents(target, run.report, beside, texts, found.agents, found.agent_questions, steps).run(counts)
     run.finish({"agents": growing.COLUMNS, "histories": growing.BIN_COLUMNS})
 
 
@@ -212,7 +212,7 @@ def questions(
     run = OverHttp(
         "questions", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs, json_
     )
-    with run.target(repeats + 1) as (target, beside, _):
+    with run.target(repeats + states.WARM) as (target, beside):
         wanted = numbers(counts, "--counts")
         states.questions(target, run.report, beside, run.texts(), state=state, size=question, counts=wanted, repeats=repeats)
     run.finish({"questions": states.QUESTION_COLUMNS})
@@ -246,9 +246,10 @@ def recurring(
         "recurring", Common.of(model, device, dtype, memory, max_memory, max_stream), url, api_key, set_, no_graphs, json_
     )
     sources = run.sources(workloads, scale, rows, data, only)
-    with run.target(2) as (target, beside, _):
+    counts = numbers(clients, "--clients")
+    with run.target(2 * len(counts)) as (target, beside):
         for name, source in sources.items():
-            states.recurring(target, run.report, beside, name, source, numbers(clients, "--clients"))
+            states.recurring(target, run.report, beside, name, source, counts)
     run.finish({"recurring": states.RECURRING_COLUMNS})
 
 

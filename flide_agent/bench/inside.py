@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -79,19 +78,15 @@ class Timed:
 def load(
     model: str, device: str, dtype: str, memory_bytes: int, max_stream: int, graphs: bool, max_memory: int | None = None
 ) -> Engine:
-    """An engine. Raises ModelError or ValueError, also for graphs=False where the engine knows no such option."""
+    """An engine. Raises ModelError or ValueError."""
     from flide_agent import default_model
 
     if device.startswith("cuda") and max_memory is not None:
         cap(device, max_memory)
-    options: dict[str, Any] = {}
-    if "graphs" in inspect.signature(Engine.load).parameters:
-        options["graphs"] = graphs and device.startswith("cuda")
-    elif not graphs:
-        raise ValueError("this engine has no graphs to leave out")
     name = str(default_model.DIRECTORY) if model == "default" else model
-    kind = getattr(torch, dtype) if dtype != "auto" else None
-    return Engine.load(name, device=device, dtype=kind, memory_bytes=memory_bytes, max_stream=max_stream, **options)
+    return Engine.load(
+        name, device=device, dtype=getattr(torch, dtype), memory_bytes=memory_bytes, max_stream=max_stream, graphs=graphs
+    )
 
 
 def cap(device: str, max_memory: int) -> None:

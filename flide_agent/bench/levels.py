@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from flide_agent.bench import machine, wire
+from flide_agent.bench import wire
 from flide_agent.bench.alone import Beside
 from flide_agent.bench.report import Report, percentile
 from flide_agent.bench.shapes import Shape, median
@@ -70,11 +70,9 @@ class Answers:
 class Levels:
     """All levels of one workload. Bodies are made before anything is timed."""
 
-    def __init__(
-        self, target: Target, report: Report, beside: Beside | None, watch: machine.GpuWatch, *, per_client: int, warm_up: int
-    ) -> None:
+    def __init__(self, target: Target, report: Report, beside: Beside | None, *, per_client: int, warm_up: int) -> None:
         """per_client: requests of a level for each of its clients, at least; each row is sent once at least. warm_up: before it."""
-        self.target, self.report, self.beside, self.watch = target, report, beside, watch
+        self.target, self.report, self.beside = target, report, beside
         self.per_client, self.warm_up = per_client, warm_up
 
     def workload(self, name: str, source: Source, clients: Sequence[int]) -> None:
@@ -89,20 +87,17 @@ class Levels:
         lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
         jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
         self._warm(source, clients)
-        before = self.target.engine_counters()
-        got, (started, idle, ended) = self._ask(jobs, clients)
-        after = self.target.engine_counters()
+        with self.target.metered() as meter:
+            got, (started, idle, ended) = self._ask(jobs, clients)
         if reference := clients == 1 and self.target.separate:
             for key, answers in self._answers(jobs, got):
                 known.learn(key, answers)
         row = {"workload": name, "clients": clients, "requests": count} | self._measured(
-            jobs, got, ended - started, before, after
+            jobs, got, ended - started, meter.counts
         )
         while_busy = sum(g.status == 200 and g.ended <= idle for g in got)
         row["per_second_while_all_busy"] = while_busy / (min(idle, ended) - started)
-        row |= self.watch.between(started, ended)
-        if row["memory_bytes"] is None:
-            row["memory_bytes"] = machine.peak_resident(self.target.pid) if self.target.pid else None
+        row |= meter.resources
         row["equal"] = None if reference else self._compare(source, jobs, got, lanes, known)
         row["compared_with"] = "one client, cold" if self.target.separate else "one client, afterwards, resumed"
         self.report.add("server", row)
@@ -136,12 +131,7 @@ class Levels:
         return [(key, bytes(msgspec.json.decode(g.body, type=Reply).answers)) for (key, _), g in pairs if g.status == 200]
 
     def _measured(
-        self,
-        jobs: Sequence[tuple[Key, Lane]],
-        got: Sequence[wire.Got],
-        seconds: float,
-        before: dict[str, Any],
-        after: dict[str, Any],
+        self, jobs: Sequence[tuple[Key, Lane]], got: Sequence[wire.Got], seconds: float, counts: dict[str, float]
     ) -> dict[str, Any]:
         good = [
             (key, g, msgspec.json.decode(g.body, type=Reply)) for (key, _), g in zip(jobs, got, strict=True) if g.status == 200
@@ -149,18 +139,15 @@ class Levels:
         bad = [g for g in got if g.status != 200]
         times = [g.ms for _, g, _ in good]
         tokens = sum(self._bodies[key][1].tokens for key, _, _ in good)
-        rounds, requests, rows = (
-            after[k] - before[k] if before and after else 0 for k in ("rounds", "requests", "tokens_computed")
-        )
+        rounds = counts.get("rounds")
         return {
             "seconds": seconds, "failed": len(bad), "failure": f"{bad[0].status} {bad[0].body[:200]!r}" if bad else None,
             "per_second": len(good) / seconds, "tokens_per_second": tokens / seconds,
             "median_ms": statistics.median(times) if times else None, "p99_ms": percentile(times, 0.99) if times else None,
             "exact": sum(r.usage.input_tokens == self._bodies[key][1].tokens for key, _, r in good) / max(1, len(good)),
             "cold": sum(r.usage.x_cached_tokens == 0 for _, _, r in good) / max(1, len(good)),
-            "a_round": requests / rounds if rounds else None, "rounds": rounds,
-            "rows_a_round": rows / rounds if rounds else None,
-            "engine_share": share_of(before, after, seconds),
+            "a_round": counts["requests"] / rounds if rounds else None, "rounds": rounds,
+            "rows_a_round": counts["tokens_computed"] / rounds if rounds else None,
         }  # fmt: skip
 
     def _compare(
@@ -194,10 +181,3 @@ def lanes_needed(rows: int, clients: Sequence[int], per_client: int, warm_up: in
     """Lanes that the levels of one workload of so many rows use, warm-up and comparison included."""
     warm = math.ceil(warm_requests(rows, warm_up) / rows)
     return sum(math.ceil(max(rows, per_client * n) / rows) + warm for n in clients) + 1
-
-
-def share_of(before: dict[str, Any], after: dict[str, Any], seconds: float) -> float | None:
-    """Share of a span during which a round was in the engine, from its counters before and after; None when it does not tell."""
-    if not before or not after:
-        return None
-    return min(1.0, float(after["engine_seconds"] - before["engine_seconds"]) / seconds)

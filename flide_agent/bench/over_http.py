@@ -67,13 +67,12 @@ class OverHttp:
         return {name: Generated(shapes.requests[name], texts, first + i) for i, name in enumerate(names)}
 
     @contextmanager
-    def target(self, lanes: int, environment: dict[str, str] | None = None) -> Iterator[tuple[Target, Beside | None, GpuWatch]]:
-        """The server, what measures beside it once it is gone (nothing for a server elsewhere), and a watch on the GPU.
+    def target(self, lanes: int, environment: dict[str, str] | None = None) -> Iterator[tuple[Target, Beside | None]]:
+        """The server, and what measures beside it once it is gone (nothing for a server elsewhere).
 
         Raises typer.Exit when the server fails."""
         if self._url is not None:
-            with GpuWatch() as watch:
-                yield Target(self._url, [self._key] if self._key else [], self._key, False), None, watch
+            yield Target(self._url, [self._key] if self._key else [], self._key, False), None
             return
         c = self.common
         beside = Beside(c.model, c.device, c.dtype, c.memory_bytes, c.max_stream)
@@ -81,7 +80,8 @@ class OverHttp:
         try:
             with GpuWatch(c.device) as watch, own as target:
                 self.report.facts["ready_seconds"] = own.ready_seconds
-                yield target, beside, watch
+                target.watch = watch
+                yield target, beside
             beside.fill()
         except (ServerFailed, RuntimeError) as e:
             self.report.failures.append(str(e))

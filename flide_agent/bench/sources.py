@@ -25,8 +25,8 @@ class Source(Protocol):
         """A request's JSON and its size. Copies of a row differ in the tag at the start of the state, and so in their answers."""
         ...
 
-    def asked_again(self, row: int) -> tuple[bytes, Shape]:
-        """Another request with the state of copy 0."""
+    def asked_again(self, row: int, copy: int) -> tuple[bytes, Shape]:
+        """Another request with the state of this copy; of a real set the same one."""
         ...
 
 
@@ -41,8 +41,8 @@ class Generated:
     def body(self, row: int, copy: int) -> tuple[bytes, Shape]:
         return self._body(row, copy, copy)
 
-    def asked_again(self, row: int) -> tuple[bytes, Shape]:
-        return self._body(row, 0, self.RANGE // self.rows - 1)
+    def asked_again(self, row: int, copy: int) -> tuple[bytes, Shape]:
+        return self._body(row, copy, self.RANGE // self.rows - 1 - copy)
 
     def _body(self, row: int, copy: int, questions: int) -> tuple[bytes, Shape]:
         shape = self._shapes[row]
@@ -67,14 +67,12 @@ class Real:
     def __init__(self, rows: Sequence[Row], prompts: Prompts) -> None:
         self.rows, self._rows, self._prompts = len(rows), rows, prompts
 
+    def asked_again(self, row: int, copy: int) -> tuple[bytes, Shape]:
+        return self.body(row, copy)
+
     def body(self, row: int, copy: int) -> tuple[bytes, Shape]:
-        return self._body(row, f"copy {copy}, row {row}\n", self._rows[row].questions)
-
-    def asked_again(self, row: int) -> tuple[bytes, Shape]:
-        return self._body(row, f"copy 0, row {row}\n", self._rows[row].questions)
-
-    def _body(self, row: int, tag: str, questions: dict[str, dict[str, Any]]) -> tuple[bytes, Shape]:
-        state = self._rows[row].state
+        state, questions = self._rows[row].state, self._rows[row].questions
+        tag = f"copy {copy}, row {row}\n"
         text = tag + (state if isinstance(state, str) else msgspec.json.encode(state).decode())
         sizes = tuple(len(self._prompts.question(q).tokens) for q in parse_questions(questions).values())
         shape = Shape(len(self._prompts.state(text).tokens), sizes)

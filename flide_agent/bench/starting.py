@@ -28,7 +28,7 @@ def measure(run: OverHttp) -> None:
     with tempfile.TemporaryDirectory(prefix="flide-bench-kernels-") as cache:
         for kernels in ("none", "all") if gpu else ("not needed",):
             began = time.perf_counter()
-            with run.target(1, {"TRITON_CACHE_DIR": cache}) as (target, _, _):
+            with run.target(1, {"TRITON_CACHE_DIR": cache}) as (target, _):
                 (got,), _ = ask(target, [(body, target.fresh())], 1)
                 seconds = time.perf_counter() - began
             if got.status != 200:

@@ -26,6 +26,9 @@ QUESTION_COLUMNS = {
     "products_ms": "products ms",
     "ratio": "ratio",
     "attention_ms": "attention ms",
+    "engine_share": "engine",
+    "busy": "busy",
+    "memory_bytes": "peak GiB",
 }
 RECURRING_COLUMNS = {
     "workload": "workload",
@@ -40,9 +43,14 @@ RECURRING_COLUMNS = {
     "ratio": "ratio",
     "attention_ms": "attention ms",
     "equal": "equal bits",
+    "engine_share": "engine",
+    "busy": "busy",
+    "memory_bytes": "peak GiB",
 }
 FIRST_NUMBER = 1_000_000
 """Of the texts of `questions`: beyond those of workloads."""
+WARM = 2
+"""Cold requests of each size before those that count: a graph is captured when a shape comes for the second time."""
 SETTLE_SECONDS = 0.5
 """Checkpoints of requests outside sessions are published behind their answers."""
 
@@ -62,20 +70,18 @@ def questions(
     shapes = {n: Shape(state, (size,) * n) for n in counts}
     for n, shape in shapes.items():
         target.restart()
-        times = []
-        for repeat in range(repeats + 1):
-            lane = target.fresh()
-            number = FIRST_NUMBER + n * 1000 + repeat
-            body = msgspec.json.encode(
-                {"state": texts.state(state, number), "questions": texts.questions(shape.questions, number)}
-            )
-            (got,), _ = ask(target, [(body, lane)], 1)
-            if got.status != 200:
-                report.failures.append(f"questions, {n}: {got.status} {got.body[:200]!r}")
-                return
-            if repeat:
-                times.append(got.ms)
-        row: dict[str, Any] = {"questions": n, "rows": shape.tokens, "median_ms": statistics.median(times)}
+        jobs = []
+        for number in range(FIRST_NUMBER + n * 1000, FIRST_NUMBER + n * 1000 + WARM + repeats):
+            body = {"state": texts.state(state, number), "questions": texts.questions(shape.questions, number)}
+            jobs.append((msgspec.json.encode(body), target.fresh()))
+        warm, _ = ask(target, jobs[:WARM], 1)
+        with target.metered() as meter:
+            got, _ = ask(target, jobs[WARM:], 1)
+        if bad := [g for g in (*warm, *got) if g.status != 200]:
+            report.failures.append(f"questions, {n}: {bad[0].status} {bad[0].body[:200]!r}")
+            return
+        times = [g.ms for g in got]
+        row: dict[str, Any] = {"questions": n, "rows": shape.tokens, "median_ms": statistics.median(times)} | meter.resources
         report.add("questions", row)
         first = report.tables["questions"][0]
         row["over_one"] = row["median_ms"] / first["median_ms"] if first["questions"] == 1 else None
@@ -85,14 +91,15 @@ def questions(
 
 def recurring(target: Target, report: Report, beside: Beside | None, name: str, source: Source, clients: Sequence[int]) -> None:
     """Each state of a workload once, then again with other questions of the same size; those answers against a cold client's."""
+    target.restart()
     for level in clients:
-        target.restart()
         lane = target.fresh()
-        first = [(source.body(row, 0)[0], lane) for row in range(source.rows)]
-        again = [source.asked_again(row) for row in range(source.rows)]
+        first = [(source.body(row, lane.copy)[0], lane) for row in range(source.rows)]
+        again = [source.asked_again(row, lane.copy) for row in range(source.rows)]
         once, _ = ask(target, first, level)
         time.sleep(SETTLE_SECONDS)
-        got, (started, _, ended) = ask(target, [(body, lane) for body, _ in again], level)
+        with target.metered() as meter:
+            got, (started, _, ended) = ask(target, [(body, lane) for body, _ in again], level)
         bad = [g for g in (*once, *got) if g.status != 200]
         good = [(i, g, msgspec.json.decode(g.body, type=Reply)) for i, g in enumerate(got) if g.status == 200]
         reused = [r.usage.x_cached_tokens for _, _, r in good]
@@ -103,7 +110,7 @@ def recurring(target: Target, report: Report, beside: Beside | None, name: str, 
             "reused": statistics.mean(reused) if reused else None, "states_reused": sum(n > 0 for n in reused) / source.rows,
             "computed": statistics.mean(r.usage.input_tokens - r.usage.x_cached_tokens for _, _, r in good) if good else None,
             "per_second": len(good) / (ended - started),
-        }  # fmt: skip
+        } | meter.resources  # fmt: skip
         row["equal"] = _cold(target, [body for body, _ in again], {i: bytes(r.answers) for i, _, r in good})
         report.add("recurring", row)
         report.check_equal(f"recurring, {name}, {level} clients", row)

@@ -15,13 +15,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from flide_agent.bench import wire
+from flide_agent.bench.machine import GpuWatch, peak_resident
 from flide_agent.keys import ENVIRONMENT, OPERATOR
 
 ROOM = {"max_queue": 4096, "max_queue_tokens": 1 << 26, "max_wait_seconds": 0.0, "log_format": "text"}
@@ -43,11 +46,23 @@ class Lane:
     copy: int
 
 
+@dataclass(slots=True)
+class Meter:
+    """What a span took, known when it has ended. counts: growth of the engine's counters, empty when it does not tell.
+
+    resources: engine_share (of the span, a round was in the engine), busy (a kernel ran), memory_bytes; None where unknown.
+    """
+
+    counts: dict[str, float] = field(default_factory=dict)
+    resources: dict[str, float | None] = field(default_factory=dict)
+
+
 class Target:
-    """url: where it listens. separate: lanes are tenants. pid: of a server of our own."""
+    """url: where it listens. separate: lanes are tenants. pid: of a server of our own. watch: on its GPU."""
 
     def __init__(self, url: str, keys: list[str], operator: str | None, separate: bool, pid: int | None = None) -> None:
         self.url, self.separate, self.pid = url.rstrip("/"), separate, pid
+        self.watch: GpuWatch | None = None
         self._keys, self._operator, self._used = keys, operator, 0
 
     def fresh(self) -> Lane:
@@ -76,10 +91,24 @@ class Target:
         got = wire.run(ask())
         return msgspec.json.decode(got.body) if got.status == 200 else None
 
-    def engine_counters(self) -> dict[str, Any]:
-        """rounds, tokens_computed, engine_seconds, ... since its start; empty when it does not tell."""
+    @contextmanager
+    def metered(self) -> Iterator[Meter]:
+        """Around what is measured, and nothing else."""
+        meter, before, started = Meter(), self._counters(), time.perf_counter()
+        yield meter
+        ended, after = time.perf_counter(), self._counters()
+        meter.counts = {name: value - before[name] for name, value in after.items() if name in before}
+        inside = meter.counts.get("engine_seconds")
+        meter.resources["engine_share"] = None if inside is None else min(1.0, inside / (ended - started))
+        meter.resources["busy"] = meter.resources["memory_bytes"] = None
+        if self.watch is not None:
+            meter.resources |= self.watch.between(started, ended)
+        if meter.resources["memory_bytes"] is None and self.pid is not None:
+            meter.resources["memory_bytes"] = peak_resident(self.pid)
+
+    def _counters(self) -> dict[str, float]:
         stats = self.get("/v1/stats")
-        return {} if stats is None else stats["engine"]
+        return {} if stats is None else {k: v for k, v in stats["engine"].items() if isinstance(v, int | float)}
 
 
 def _headers(key: str | None) -> str:

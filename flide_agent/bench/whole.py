@@ -68,9 +68,9 @@ def everything(
     found, texts = sizes(workloads, scale, None), run.texts()
     levels_, crowds = numbers(clients, "--clients"), numbers(agents_, "--agents")
     lanes = [levels.lanes_needed(s.rows, levels_, per_client, warm_up) for s in sources.values()]
-    lanes += [growing.lanes_needed(len(found.agents), crowds), 2, REPEATS + 1]
-    with run.target(max(lanes)) as (target, beside, watch):
-        measured = levels.Levels(target, run.report, beside, watch, per_client=per_client, warm_up=warm_up)
+    lanes += [growing.lanes_needed(len(found.agents), crowds), 2, REPEATS + states.WARM]
+    with run.target(max(lanes)) as (target, beside):
+        measured = levels.Levels(target, run.report, beside, per_client=per_client, warm_up=warm_up)
         for name, source in sources.items():
             measured.workload(name, source, levels_)
         for name, source in kept.items():
@@ -79,6 +79,6 @@ def everything(
             target, run.report, beside, texts, state=STATE, size=QUESTION, counts=numbers(counts, "--counts"), repeats=REPEATS
         )
         target.restart()
-        growing.Agents(target, run.report, beside, watch, texts, found.agents, found.agent_questions, steps).run(crowds)
+        growing.Agents(target, run.report, beside, texts, found.agents, found.agent_questions, steps).run(crowds)
     run.finish({"server": levels.COLUMNS, "recurring": states.RECURRING_COLUMNS, "questions": states.QUESTION_COLUMNS,
                 "agents": growing.COLUMNS, "histories": growing.BIN_COLUMNS})  # fmt: skip

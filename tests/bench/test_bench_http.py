@@ -14,7 +14,7 @@ import pytest
 from lying_server import lying
 from typer.testing import CliRunner
 
-from flide_agent.bench import agents, levels, machine, states, whole
+from flide_agent.bench import agents, levels, states, whole
 from flide_agent.bench.command import app
 from flide_agent.bench.report import Report
 from flide_agent.bench.shapes import Shape
@@ -79,33 +79,32 @@ def test_start_up_is_timed_to_the_first_answer(tmp_path: Path) -> None:
 
 def test_levels_agents_questions_and_states_on_one_server(own: Target, texts: Texts) -> None:
     report = Report("test", {})
-    with machine.GpuWatch() as watch:
-        source = Generated([Shape(700, (40,)), Shape(200, (50, 40))], texts, 5)
-        levels.Levels(own, report, None, watch, per_client=1, warm_up=0).workload("few", source, [4])
-        (row,) = report.tables["server"]
-        assert (row["equal"], row["cold"], row["exact"]) == (1.0, 1.0, 1.0)  # compared although no level had one client
+    source = Generated([Shape(700, (40,)), Shape(200, (50, 40))], texts, 5)
+    levels.Levels(own, report, None, per_client=1, warm_up=0).workload("few", source, [4])
+    (row,) = report.tables["server"]
+    assert (row["equal"], row["cold"], row["exact"]) == (1.0, 1.0, 1.0)  # compared although no level had one client
 
-        states.recurring(own, report, None, "few", Generated([Shape(700, (40,)), Shape(330, (50, 40))], texts, 6), [1])
-        (row,) = report.tables["recurring"]
+    states.recurring(own, report, None, "few", Generated([Shape(700, (40,)), Shape(330, (50, 40))], texts, 6), [1, 2])
+    for row in report.tables["recurring"]:
         assert row["states_reused"] == 1.0
         assert row["reused"] == (640 + 320) / 2
         assert row["computed"] == (60 + 40 + 10 + 90) / 2
         assert row["equal"] == 1.0
 
-        states.questions(own, report, None, texts, state=100, size=40, counts=[1, 4], repeats=2)
-        one, four = report.tables["questions"]
-        assert (one["rows"], four["rows"]) == (140, 260)
-        assert four["over_one"] == pytest.approx(four["median_ms"] / one["median_ms"])
+    states.questions(own, report, None, texts, state=100, size=40, counts=[1, 4], repeats=2)
+    one, four = report.tables["questions"]
+    assert (one["rows"], four["rows"]) == (140, 260)
+    assert four["over_one"] == pytest.approx(four["median_ms"] / one["median_ms"])
 
-        own.restart()
-        walks = agents.Agents(own, report, None, watch, texts, [[200, 90, 70], [150, 80]], (40, 50), 10)
-        walks.run([1, 2])
-        single, two = report.tables["agents"]
-        assert (single["sessions"], single["steps"]) == (2, 5)
-        assert (two["sessions"], two["steps"]) == (4, 10)
-        assert single["resumed"] == two["resumed"] == 1.0
-        assert two["equal"] == 1.0
-        assert [r["steps"] for r in report.tables["histories"]] == [3, 6]
+    own.restart()
+    walks = agents.Agents(own, report, None, texts, [[200, 90, 70], [150, 80]], (40, 50), 10)
+    walks.run([1, 2])
+    single, two = report.tables["agents"]
+    assert (single["sessions"], single["steps"]) == (2, 5)
+    assert (two["sessions"], two["steps"]) == (4, 10)
+    assert single["resumed"] == two["resumed"] == 1.0
+    assert two["equal"] == 1.0
+    assert [r["steps"] for r in report.tables["histories"]] == [3, 6]
     assert report.failures == []
 
 

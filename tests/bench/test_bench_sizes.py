@@ -99,7 +99,7 @@ def test_copies_differ_and_rows_ask_again(texts: Texts) -> None:
     assert shape == Shape(100, (40, 30))
     assert source.body(0, 0)[0] == first
     assert len({source.body(row, copy)[0] for row in range(2) for copy in range(3)}) == 6
-    again = msgspec.json.decode(source.asked_again(0)[0])
+    again = msgspec.json.decode(source.asked_again(0, 0)[0])
     once = msgspec.json.decode(first)
     assert again["state"] == once["state"]
     assert again["questions"] != once["questions"]
