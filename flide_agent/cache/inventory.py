@@ -108,9 +108,8 @@ def _rates(shelf: Shelf) -> dict[str, Any]:
         counters: dict[str, int] = {} if raw is None else msgspec.json.decode(raw, type=dict[str, int])
     except msgspec.MsgspecError:
         counters = {}
-    device, disk, misses = (counters.get(name, 0) for name in ("hits_device", "hits_disk", "misses"))
-    finds = device + disk + misses
-    rates = {"finds": finds, "device": 0.0, "disk": 0.0} if not finds else {
-        "finds": finds, "device": round(device / finds, 4), "disk": round(disk / finds, 4)
-    }  # fmt: skip
+    tiers = ("device", "host", "disk")
+    hits = [counters.get(f"hits_{tier}", 0) for tier in tiers]
+    finds = sum(hits) + counters.get("misses", 0)
+    rates = {"finds": finds} | {tier: round(n / finds, 4) if finds else 0.0 for tier, n in zip(tiers, hits, strict=True)}
     return {"hit_rates": rates, "counters": counters}

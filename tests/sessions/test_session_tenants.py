@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flide_engine.memory import PoolFull
 
 from flide_agent import asks, wire
 from flide_agent.local import LocalService
@@ -32,7 +33,7 @@ class House:
         self.start()
 
     def start(self) -> None:
-        self.local = LocalService(Settings(device="cpu", store=self.path, memory_bytes=256 << 20))
+        self.local = LocalService(Settings(device="cpu", store=self.path, memory_bytes=256 << 20, host_bytes=256 << 20))
         self.local.__enter__()
 
     def restart(self) -> None:
@@ -50,13 +51,20 @@ class House:
         done: dict[str, Any] = reply["x_session"]
         return done, seconds
 
-    def evict(self) -> None:
-        """Everything off the device."""
-        from flide_engine.memory import PoolFull
+    def to_host(self) -> None:
+        """Nothing is on the device."""
+        store = self.local.service.store
+        assert store.flush(30)
+        store.relieve(PoolFull(1 << 20, 1 << 20))
+        assert store.stats().device_count == 0
+        assert store.stats().host_count > 0
 
-        assert self.local.service.store.flush(30)
-        self.local.service.store.relieve(PoolFull(1 << 20, 1 << 20))
-        assert self.local.service.store.stats().device_count == 0
+    def to_disk(self) -> None:
+        """Nothing is on the device and the host."""
+        self.to_host()
+        store = self.local.service.store
+        store._host.drop(list(store._host._entries))
+        assert store.stats().host_bytes == 0
 
 
 @pytest.fixture
@@ -71,7 +79,8 @@ def compared(house: House, seed: int) -> None:
     first = history(seed)
     cold, _ = house.decide("a", f"run-{seed}", first)
     assert cold["m"] == 0
-    for n, move in enumerate((lambda: None, house.evict, house.restart)):
+    moves = {"device": lambda: None, "host": house.to_host, "disk": house.to_disk, "restarted": house.restart}
+    for n, move in enumerate(moves.values()):
         move()
         stranger, _ = house.decide(f"b{n}", f"run-{seed}", first)
         assert (stranger["m"], stranger["reason"]) == (0, "new")
@@ -95,22 +104,22 @@ def auc(ones: list[float], others: list[float]) -> float:
 @pytest.mark.bars
 @pytest.mark.timeout(3000)
 def test_time_tells_nothing(house: House, bar: Callable[..., None]) -> None:
-    """B asks about 200 histories that A has asked about and 200 that nobody has, in mixed order, on device and disk. Only B's
-    times count. Positive control: A's own second questions are told apart."""
+    """B asks about pairs of a history that A has asked about and one that nobody has, one right after the other in random order, with
+    A's on the device, the host and the disk. Only B's times count. Positive control: A's own second questions are told apart."""
     known, unknown, own = [], [], []
     rng = random.Random(5)
     for part in range(8):
         seeds = [1000 * part + i for i in range(25)]
         for seed in seeds:
             house.decide("a", f"run-{seed}", history(seed))
-        if part % 2:
-            house.evict()
-        order = [(seed, True) for seed in seeds] + [(seed + 500, False) for seed in seeds]
-        rng.shuffle(order)
-        for n, (seed, is_known) in enumerate(order):
-            done, seconds = house.decide("b", f"guess-{part}-{n}", history(seed))
-            assert done["m"] == 0
-            (known if is_known else unknown).append(seconds)
+        (lambda: None, house.to_host, house.to_disk)[part % 3]()
+        for seed in seeds:
+            pair = [(seed, known), (seed + 500, unknown)]
+            rng.shuffle(pair)
+            for asked, times in pair:
+                done, seconds = house.decide("b", f"guess-{asked}", history(asked))
+                assert done["m"] == 0
+                times.append(seconds)
         own += [house.decide("a", f"again-{seed}", history(seed))[1] for seed in seeds]
     assert len(known) == len(unknown) == 200
     control = auc(own, unknown)
