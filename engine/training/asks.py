@@ -119,6 +119,16 @@ WHICH_FILE = ("Which file was changed last?", "Which file did the agent edit mos
 HOW_MANY = ("How many commands has the agent run so far?", "How long is this run, in commands?", "How many actions are in the history?", "Number of steps so far?", "Rate the length of the run.",
              "How many times did the agent act?", "steps so far", "Count the agent's actions.", "How far is the run, by number of actions?", "How many tool calls were made?")  # fmt: skip
 LEVELS = ("1 to 3", "4 to 8", "9 to 15", "16 or more")
+AT_START = (
+    "last_command_failed",
+    "traceback",
+    "any_file_edited",
+    "tests_run",
+    "submitted",
+    "repeated",
+    "looping",
+    "ever_failed",
+)
 LEVEL_ENDS = ("", " commands", " actions")
 _PROGRAMS = (
     "ls",
@@ -216,10 +226,17 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
 
 
 def _yes_no(name: str, view: View, rng: random.Random) -> Asked | None:
+    truth = YES_NO[name].truth(view)
+    return None if truth is None else _with_truth(name, truth, rng)
+
+
+def at_start(name: str, rng: random.Random) -> Asked:
+    """One wording of a question of AT_START on a history in which nothing was done yet: the answer is that it was not."""
+    return _with_truth(name, False, rng)
+
+
+def _with_truth(name: str, truth: bool, rng: random.Random) -> Asked:
     kind = YES_NO[name]
-    truth = kind.truth(view)
-    if truth is None:
-        return None
     turned = rng.random() < 0.4
     text = rng.choice(kind.no if turned else kind.yes)
     yes, no = rng.choice(kind.sides) if rng.random() < 0.5 else ("", "")

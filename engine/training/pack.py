@@ -98,7 +98,8 @@ class Packer:
         usable = [i for i, end in enumerate(ends) if SHORTEST // 2 <= end <= LONGEST and rendered.outputs[i] is not None]
         if not usable:
             return 0
-        number, added, last = len(self.shard.trunks), [], 0
+        number, last = len(self.shard.trunks), 0
+        added: list[tuple[int, int, int, int, int]] = []
         for i in sorted(rng.sample(usable, min(forks, len(usable)))):
             view = View(
                 episode.source,
@@ -113,20 +114,31 @@ class Packer:
                 one = asks.ask(name, view, rng)
                 if one is None or asked == a_fork or not self._balanced(one, episode.source):
                     continue
-                branch = self.prompts.question(one.question)
-                if len(branch.tokens) > BRANCH_TOKENS:
-                    continue
-                question = self.shard.question(branch.tokens.astype(np.uint16), branch.labels)
-                added.append((number, ends[i], question, one.right, asks.NAMES.index(name)))
-                self.counts[name, episode.source][one.group] += 1
-                asked += 1
+                asked += self._ask(added, (number, ends[i]), one, episode.source)
             if asked:
                 last = ends[i]
+        task = trunk.ends[lead + rendered.after[0] - 3]  # of the last message before the first action
+        if not episode.partial and rng.random() < 0.5 and SHORTEST // 4 <= task <= LONGEST:
+            for name in rng.sample(asks.AT_START, 2):
+                one = asks.at_start(name, rng)
+                if self._balanced(one, episode.source):
+                    self._ask(added, (number, task), one, episode.source)
+            last = max(last, task)
         if added:
             self.shard.trunks.append(trunk.tokens[:last].astype(np.uint16))
             self.shard.sources.append(SOURCES.index(episode.source))
             self.shard.branches += added
         return len(added)
+
+    def _ask(self, added: list[tuple[int, int, int, int, int]], fork: tuple[int, int], one: asks.Asked, source: str) -> bool:
+        """Add a branch at (trunk, position) if its question is short enough."""
+        branch = self.prompts.question(one.question)
+        if len(branch.tokens) > BRANCH_TOKENS:
+            return False
+        question = self.shard.question(branch.tokens.astype(np.uint16), branch.labels)
+        added.append((*fork, question, one.right, asks.NAMES.index(one.name)))
+        self.counts[one.name, source][one.group] += 1
+        return True
 
     def _balanced(self, one: asks.Asked, source: str) -> bool:
         """Whether one more with this answer keeps the groups of answers near each other. A group not seen yet counts as none."""
