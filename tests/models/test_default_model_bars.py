@@ -1,0 +1,175 @@
+"""What the model in the package promises: figures of its card again through the service, steady answers, a fast step on a CPU."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flide_engine.engine import Engine
+from flide_engine.segments import Kind, Readout, Request, Round, Segment
+from training.held_out import cases, draw, planted
+from training.held_out_labels import source_of
+
+from flide_agent.bench.beside import Yardstick
+from flide_agent.card import Card
+from flide_agent.default_model import DIRECTORY
+from flide_agent.local import LocalService
+from flide_agent.messages import Message
+from flide_agent.prompts import Prompts
+from flide_agent.replay.reading import read
+from flide_agent.replay.records import Run
+from flide_agent.replies import Answer, Noul
+from flide_agent.settings import Settings
+
+pytestmark = pytest.mark.bars
+CARD = Card.read(DIRECTORY)
+A_RUN, LONGEST = 4, 4096
+"""Decisions of a run that are asked here, and the most messages' tokens: the judge of engine/training asks them all."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    run: str
+    messages: list[Message]
+    truths: dict[str, bool]
+    kind: str
+
+
+@pytest.fixture(scope="module")
+def asked(shared: Path) -> list[Asked]:
+    prompts = Prompts.load(DIRECTORY)
+    found = []
+    for path in sorted((shared / "data" / "trajectories").iterdir()):
+        runs = read(path, "raw") if path.suffix in (".traj", ".json", ".jsonl") else []
+        for run in runs:
+            if (
+                not isinstance(run, Run)
+                or len(run.steps) < 2
+                or run.tools
+                or "DERIVED" in path.name
+                or "langchain" in path.name
+            ):
+                continue
+            rng = random.Random(f"{path.name}-{run.row}")
+            for case in draw([c for c in cases(run, prompts) if c.history == "whole"], A_RUN, rng):
+                messages = case.messages[: case.shown]
+                if prompts.history((), messages).ends[-1] <= LONGEST:
+                    found.append(Asked(f"{source_of(run)} {path.name}:{run.row}", messages, case.fact.yes_no, case.fact.kind))
+    return found
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    with LocalService(Settings(store=tmp_path_factory.mktemp("bars"))) as found:
+        yield found
+
+
+def _named(answer: Answer) -> str:
+    """The answer that is given, as text."""
+    if isinstance(answer, Noul):
+        return "yes" if answer.noul >= 0.5 else "no"
+    return max(answer.probabilities, key=lambda name: answer.probabilities[name])
+
+
+def _answers(service: LocalService, messages: list[Message], questions: dict[str, Any]) -> dict[str, str]:
+    reply = service.systemone([_wire(m) for m in messages], questions)
+    assert reply.x_out_of_scope == {}
+    return {name: _named(answer) for name, answer in reply.answers.items()}
+
+
+def _wire(m: Message) -> dict[str, Any]:
+    calls = [{"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in m.tool_calls]
+    more = {"name": m.name, "tool_call_id": m.tool_call_id, "tool_calls": calls}
+    return {"role": m.role, "content": m.content, **{k: v for k, v in more.items() if v}}
+
+
+def test_the_service_gives_the_answers_that_the_card_speaks_of(
+    service: LocalService, asked: list[Asked], bar: Callable[..., None]
+) -> None:
+    assert CARD is not None
+    hits: dict[tuple[str, bool], list[bool]] = {}
+    for a in asked:
+        said = _answers(service, a.messages, CARD.asks())
+        for name, truth in a.truths.items():
+            if name in said:
+                hits.setdefault((name, truth), []).append((said[name] == "yes") == truth)
+    for name in sorted({name for name, _ in hits}):
+        parts = [np.mean(hits[name, truth]) for truth in (True, False) if (name, truth) in hits]
+        bar(f"held-out accuracy, {name}", float(np.mean(parts)), at_least=0.75, decisions=len(asked))
+
+
+def test_another_order_of_options_changes_few_answers(
+    service: LocalService, asked: list[Asked], bar: Callable[..., None]
+) -> None:
+    assert CARD is not None
+    choices = {name: q for name, q in CARD.asks().items() if q["type"] == "choice"}
+    assert choices
+    rng, changed = random.Random(0), []
+    for a in asked:
+        first = _answers(service, a.messages, choices)
+        for _ in range(3):
+            orders = {}
+            for name, q in choices.items():
+                options = list(q["criteria"].items())
+                rng.shuffle(options)
+                orders[name] = q | {"criteria": dict(options)}
+            again = _answers(service, a.messages, orders)
+            changed += [again[name] != first[name] for name in choices]
+    bar("answers that another order of options changes", float(np.mean(changed)), limit=0.05, shuffles=len(changed))
+
+
+def test_planted_instructions_change_few_answers(service: LocalService, asked: list[Asked], bar: Callable[..., None]) -> None:
+    assert CARD is not None
+    rng, changed = random.Random(0), []
+    for a in asked:
+        first, again = (_answers(service, some, CARD.asks()) for some in (a.messages, planted(a.messages, rng)))
+        skipped = (
+            {"empty_output"} if a.truths.get("empty_output") else set()
+        )  # what is planted is an output where there was none
+        changed += [again[name] != first[name] for name in first if name not in skipped]
+    bar("answers that a planted instruction changes", float(np.mean(changed)), limit=0.05, answers=len(changed))
+
+
+def test_a_resumed_step_on_two_cores(bar: Callable[..., None]) -> None:
+    """A history of 8,192 tokens, 300 new ones, 5 questions of 60; beside it the same round's products and attention alone."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        engine = Engine.load(str(DIRECTORY), device="cpu", dtype=torch.float32, memory_bytes=256 << 20)
+        rng = np.random.default_rng(0)
+
+        def tokens(n: int) -> np.ndarray:
+            return rng.integers(0, 4000, n).astype(np.int32)
+
+        made = engine.run(Round((Request((Segment(tokens(8192), saves=(8192,)),)),)))
+        checkpoint = made.results[0].checkpoints[0, 8192]
+        branches = [Segment(tokens(60), 0, Kind.LOCAL, readouts=(Readout(59, (30, 31)),)) for _ in range(5)]
+        step = Round((Request((Segment(tokens(300)), *branches), checkpoint=checkpoint),))
+        times = []
+        for _ in range(9):
+            begun = time.perf_counter()
+            engine.run(step)
+            times.append(1e3 * (time.perf_counter() - begun))
+        beside = Yardstick(engine).measure(step)
+        checkpoint.release()
+    finally:
+        torch.set_num_threads(threads)
+    milliseconds = statistics.median(times)
+    print(
+        f"\nresumed step: {milliseconds:.1f} ms; products alone {beside.products_ms:.1f}, attention alone {beside.attention_ms:.1f}"
+    )
+    bar(
+        "resumed step of 8k history on a CPU, ms",
+        milliseconds,
+        limit=150.0,
+        products_ms=beside.products_ms,
+        attention_ms=beside.attention_ms,
+    )
