@@ -16,10 +16,12 @@ import pytest
 import seeded_rows
 from counting_service import EXAMPLE
 from prometheus_client.parser import text_string_to_metric_families
+from test_replay_moments import pack
 
 from flide_agent.replay.server import ServerProcess
 
 MIB = 1 << 20
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 def replayed(*arguments: object) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def replayed(*arguments: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def metrics(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def metrics(url: str) -> Samples:
     text = httpx.get(f"{url}/metrics", timeout=30.0).text
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in text_string_to_metric_families(text) for s in f.samples}
 
@@ -68,52 +70,64 @@ def test_two_hundred_megabytes_of_rows(tmp_path: Path, bar: Callable[..., None])
         load_before=round(before, 2), load_of_others=round(others, 2))  # fmt: skip
 
 
+class Counters:
+    """What a server counted between two readings of its metrics."""
+
+    def __init__(self, before: Samples, after: Samples) -> None:
+        self.before, self.after = before, after
+
+    def grown(self, name: str, **labels: str) -> float:
+        return sum(
+            v - self.before.get(k, 0.0)
+            for k, v in self.after.items()
+            if k[0] == name and all((x, y) in k[1] for x, y in labels.items())
+        )
+
+    def unlike(self, summary: dict[str, Any]) -> dict[str, tuple[float, float]]:
+        """Counters of a replay's summary that are not the server's: (here, there)."""
+        computed = self.grown("flide_prompt_tokens_total", source="computed")
+        there = {"computed": computed, "reused": self.grown("flide_prompt_tokens_total") - computed,
+                 "requests": self.grown("flide_steps_total")}  # fmt: skip
+        here = {"computed": summary["computed_tokens"], "requests": summary["requests"],
+                "reused": summary["computed_without_reuse"] - summary["computed_tokens"]}  # fmt: skip
+        for reason, n in summary["reasons"].items():
+            there[reason], here[reason] = self.grown("flide_steps_total", reason=reason), n
+        assert here["requests"] > 0
+        return {k: (here[k], there[k]) for k in here if here[k] != there[k]}
+
+    def buckets_apart(self, summary: dict[str, Any]) -> int:
+        """Histogram buckets between the replay's p50 and the server's."""
+        found = {k: dict(k[1]) for k in self.after if k[0] == "flide_http_request_seconds_bucket"}
+        route = next(labels["route"] for labels in found.values() if "decide" in labels["route"])
+        edges = {float(labels["le"]): labels["le"] for labels in found.values()}
+        ranked = sorted(edges)
+        counts = [self.grown("flide_http_request_seconds_bucket", route=route, le=edges[e]) for e in ranked]
+        theirs = next(i for i, n in enumerate(counts) if n >= counts[-1] / 2)
+        return abs(bisect_left(ranked, summary["milliseconds"]["p50"] / 1000) - theirs)
+
+
+def counted(url: str, *arguments: object) -> tuple[Counters, dict[str, Any]]:
+    """A replay against a server, and what the server counted meanwhile."""
+    before = metrics(url)
+    summary = replayed(*arguments, "--url", url)
+    return Counters(before, metrics(url)), summary
+
+
 @pytest.mark.bars
 @pytest.mark.timeout(1800)
 def test_counters_are_the_servers_own(tmp_path: Path, bar: Callable[..., None]) -> None:
     with ServerProcess(tmp_path / "store") as server:
-        before = metrics(server.url)
-        summary = replayed(EXAMPLE, EXAMPLE, "--url", server.url)
-        after = metrics(server.url)
-
-    def grown(name: str, **labels: str) -> float:
-        return sum(
-            v - before.get(k, 0.0) for k, v in after.items() if k[0] == name and all((x, y) in k[1] for x, y in labels.items())
-        )
-
-    told = {
-        "computed": grown("flide_prompt_tokens_total", source="computed"),
-        "reused": grown("flide_prompt_tokens_total") - grown("flide_prompt_tokens_total", source="computed"),
-        "decisions": grown("flide_steps_total"),
-        **{f"reason {r}": grown("flide_steps_total", reason=r) for r in summary["reasons"]},
-    }
-    own = {
-        "computed": summary["computed_tokens"],
-        "reused": summary["computed_without_reuse"] - summary["computed_tokens"],
-        "decisions": summary["decisions"],
-        **{f"reason {r}": n for r, n in summary["reasons"].items()},
-    }
-    print(told, own)
-    bar("replay: counters that are not the server's", sum(told[k] != own[k] for k in own), limit=0, counters=len(own))
-
-    route = next(
-        dict(k[1])["route"] for k in after if k[0] == "flide_http_request_seconds_bucket" and "decide" in dict(k[1])["route"]
-    )
-    edges = sorted({float(dict(k[1])["le"]) for k in after if k[0] == "flide_http_request_seconds_bucket"})
-    counts = [grown("flide_http_request_seconds_bucket", route=route, le=le) for le in _texts(after, edges)]
-    theirs = next(i for i, n in enumerate(counts) if n >= counts[-1] / 2)
-    mine = bisect_left(edges, summary["milliseconds"]["p50"] / 1000)
-    bar(
-        "replay: histogram buckets between its p50 and the server's",
-        abs(mine - theirs),
-        limit=1,
-        p50_ms=summary["milliseconds"]["p50"],
-    )
-
-
-def _texts(samples: dict[Any, float], edges: list[float]) -> list[str]:
-    found = {float(dict(k[1])["le"]): dict(k[1])["le"] for k in samples if k[0] == "flide_http_request_seconds_bucket"}
-    return [found[e] for e in edges]
+        for name, more in (("the default questions", ()), ("all moments", ("--questions", pack(tmp_path)))):
+            there, summary = counted(server.url, EXAMPLE, EXAMPLE, *more)
+            unlike = there.unlike(summary)
+            print(unlike)
+            bar(f"replay: counters that are not the server's, {name}", len(unlike), limit=0, requests=summary["requests"])
+            bar(
+                f"replay: histogram buckets between its p50 and the server's, {name}",
+                there.buckets_apart(summary),
+                limit=1,
+                p50_ms=summary["milliseconds"]["p50"],
+            )
 
 
 @pytest.mark.bars
@@ -132,7 +146,7 @@ def test_comparisons_to_the_last_bit(shared: Path, tmp_path: Path, bar: Callable
     for name, c in found.items():
         saved = c["computed_tokens"] - c["own_computed_tokens"]
         bar(
-            f"replay: decisions not equal to the last bit, {name}",
+            f"replay: requests not equal to the last bit, {name}",
             c["asked"] - c["same"],
             limit=0,
             asked=c["asked"],

@@ -68,6 +68,14 @@ def test_every_shared_file_is_covered(shared: Path) -> None:
     assert {p.name for p in (shared / "data/trajectories").iterdir() if p.is_file()} == set(STEPS) | {"README.md"}
 
 
+def test_the_counts_are_those_of_the_readme_beside_the_files(shared: Path) -> None:
+    text = (shared / "data/trajectories/README.md").read_text(encoding="utf-8")
+    cells = [[c.strip() for c in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("|")]
+    told = {c[0]: [int(n) for n in c[6].split("/")] for c in cells if len(c) == 10 and c[6].replace("/", "").isdigit()}
+    assert set(STEPS) - set(told) == {"nebius-6rows.parquet"}  # the same rows as the JSONL
+    assert told == {name: steps for name, (_, steps) in STEPS.items() if name in told}
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_of_shared_files(shared: Path, name: str) -> None:
     form, counts = STEPS[name]

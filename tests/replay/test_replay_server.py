@@ -12,6 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+from counting_service import EXAMPLE
+from test_replay_bars import counted, replayed
+from test_replay_moments import pack
 
 from flide_agent.client import Client
 from flide_agent.replay.server import ServerDied, ServerProcess
@@ -41,6 +44,40 @@ def test_a_server_gives_the_answers_of_this_process_to_the_last_bit(server: Serv
         assert [r[field] for r in there] == [r[field] for r in here], field
     with Client(server.url) as client:
         assert not [s for s in client.sessions() if s["id"].startswith("replay-")]
+
+
+@pytest.mark.parametrize("moments", [False, True])
+def test_counters_are_those_of_the_servers_metrics(server: ServerProcess, tmp_path: Path, moments: bool) -> None:
+    more = ("--questions", pack(tmp_path)) if moments else ()
+    there, summary = counted(server.url, EXAMPLE, "--steps", "1-6", *more)
+    assert there.unlike(summary) == {}
+    assert there.buckets_apart(summary) <= 1
+    assert summary["decisions"] == (18 if moments else 6)
+    assert there.unlike(summary | {"computed_tokens": summary["computed_tokens"] + 1})  # the check can fail
+
+
+def test_the_stateless_route_answers_alike_and_computes_more(server: ServerProcess) -> None:
+    summary = replayed(EXAMPLE, "--steps", "1-4", "--url", server.url, "--compare", server.url)["compared"]
+    assert (summary["asked"], summary["same"], summary["failed"], summary["apart"]) == (4, 4, 0, 0.0)
+    summary = replayed(EXAMPLE, "--steps", "1-4", "--device", "cpu", "--compare", "no-cache")
+    alone = summary["compared"]
+    assert (alone["same"], alone["failed"]) == (4, 0)
+    assert alone["computed_tokens"] == summary["computed_without_reuse"] > 1.4 * alone["own_computed_tokens"]
+    assert alone["own_computed_tokens"] == summary["computed_tokens"]
+
+
+def test_comparing_at_all_moments(server: ServerProcess, tmp_path: Path) -> None:
+    """Candidates are the same to the last bit where they can be sent, and up to rounding as the end of a state."""
+    questions = pack(tmp_path)
+    alone = replayed(EXAMPLE, "--steps", "1-3", "--device", "cpu", "--questions", questions, "--compare", "no-cache")[
+        "compared"
+    ]
+    assert (alone["asked"], alone["same"], alone["failed"]) == (4, 4, 0)
+    there = replayed(EXAMPLE, "--steps", "1-3", "--url", server.url, "--questions", questions, "--compare", server.url)[
+        "compared"
+    ]
+    assert (there["asked"], there["failed"]) == (4, 0)
+    assert there["apart"] < 1e-4
 
 
 def test_the_first_decision(server: ServerProcess) -> None:
