@@ -2,16 +2,23 @@
 # The GPU bars by `flide-agent bench`, the most important first, each part under its own time limit:
 #   tests/gpu/bench_all.sh OUT [WORKLOADS.json]
 # OUT gets a JSON file and a log for each part, and whole.log. Written for one H200 and nine minutes; SECONDS_LEFT says otherwise.
-# PARTS: names of the parts to run, with spaces between. Two GPUs: one script each, with CUDA_VISIBLE_DEVICES and PARTS.
+# PARTS: names of the parts to run, with spaces between. Where two GPUs are, 4B runs on one while the others run on the other one.
 # A part that runs out of time leaves what it had measured in its file. Nothing else may run on the GPU.
 out=$1
-workloads=${2:+--workloads $2}
 mkdir -p "$out"
+export SECONDS_LEFT="${SECONDS_LEFT:-535}"
+if [ -z "$PARTS$CUDA_VISIBLE_DEVICES" ] && [ "$(nvidia-smi -L | wc -l)" -ge 2 ]; then
+  CUDA_VISIBLE_DEVICES=0 PARTS="engine-4b http-4b ablation-4b" "$0" "$@" &
+  CUDA_VISIBLE_DEVICES=1 PARTS="engine-0.8b engine-9b http-0.8b http-9b start-0.8b" "$0" "$@" &
+  wait
+  exec python3 "$(dirname "$0")/bench_bars.py" "$out"
+fi
+workloads=${2:+--workloads $2}
 export PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/engine:$PWD:$PWD/integrations${PYTHONPATH:+:$PYTHONPATH}"
 export CUBLAS_WORKSPACE_CONFIG=:16:8 CUBLASLT_WORKSPACE_SIZE=1
 bench="python3 -c 'from flide_agent.bench.command import app; app()'"
 five=race_one,quality_one,race_all,quality_all,multirc
-end=$(($(date +%s) + ${SECONDS_LEFT:-535}))
+end=$(($(date +%s) + SECONDS_LEFT))
 
 part() { # part NAME MOST_SECONDS ARGUMENTS...
   name=$1 most=$2
@@ -43,3 +50,4 @@ part() { # part NAME MOST_SECONDS ARGUMENTS...
   part ablation-4b 120 engine --model dummy:4b $workloads --only race_all,quality_all --ablation --repeats 3 --histories ""
   part start-0.8b 200 start --model dummy:0.8b
 }
+[ -n "$PARTS" ] || python3 "$(dirname "$0")/bench_bars.py" "$out"
