@@ -1,8 +1,9 @@
 """The engine thread: everything that waits becomes one round.
 
 One thread owns the engine. Requests wait in a bounded line (`line.py`); whenever the engine is free it takes the one whose turn
-it is and all others that fit beside it, long ones a slice at a time (`slices.py`). Since an answer has the same bits in any
-round, this changes latency and throughput and never an answer.
+it is and all others that fit beside it, long ones a slice at a time (`slices.py`). While a round runs on a GPU the next is planned
+and put behind it (`flight.py`). Since an answer has the same bits in any round, this changes latency and throughput and never an
+answer.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flide_engine.memory import Memory, PoolFull
 from flide_engine.segments import GRID, Request, RequestError, Round
 
+from flide_agent.counters import Counters
 from flide_agent.errors import DeadlineExceeded, FlideError, InternalError, Overloaded, TooLong, Unavailable
+from flide_agent.flight import Flight
 from flide_agent.line import Admission, Done, Item, Line, Place, let_go
 from flide_agent.slices import Slices
 
@@ -32,7 +34,7 @@ log = logging.getLogger("flide_agent.dispatch")
 
 
 class Runs(Protocol):
-    """What the dispatcher needs of an engine."""
+    """What the dispatcher needs of an engine; also prepare, submit and collect where `info.asynchronous`."""
 
     @property
     def info(self) -> EngineInfo: ...
@@ -41,30 +43,6 @@ class Runs(Protocol):
     def memory(self) -> Memory: ...
 
     def run(self, round: Round) -> RoundResult: ...
-
-
-@dataclass(slots=True)
-class Counters:
-    """Since the start. per_round: requests in a round -> how many rounds had so many. Tokens are rows of the engine."""
-
-    rounds: int = 0
-    requests: int = 0
-    failed: int = 0
-    refused: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    slices: int = 0
-    relieved: int = 0
-    retried_alone: int = 0
-    tokens_computed: int = 0
-    tokens_shared: int = 0
-    tokens_reused: int = 0
-    engine_seconds: float = 0.0
-    per_round: Counter[int] = field(default_factory=Counter)
-
-    def report(self) -> dict[str, Any]:
-        out = {name: getattr(self, name) for name in self.__slots__ if name != "per_round"}
-        return out | {"requests_per_round": {str(n): c for n, c in sorted(self.per_round.items())}}
 
 
 class Dispatcher:
@@ -84,6 +62,7 @@ class Dispatcher:
         self.engine, self.relieve = engine, relieve
         self.max_round_tokens, self.slice_tokens = max_round_tokens, slice_tokens
         self.counters = Counters()
+        self._overlaps = getattr(engine.info, "asynchronous", False)
         self._line = Line(max_queue, max_queue_tokens, max_wait)
         self._wake = threading.Condition()
         self._closing = False
@@ -180,24 +159,67 @@ class Dispatcher:
             raise
 
     def _loop(self) -> None:
+        flight: Flight | None = None
         while True:
             with self._wake:
-                self._line.running = 0
-                while not len(self._line) and not self._closing:
+                self._line.running = sum(i.rows for i in flight.items) if flight is not None else 0
+                while not len(self._line) and not self._closing and flight is None:
                     self._wake.wait()
-                if not len(self._line):
+                if not len(self._line) and flight is None:
                     return
-                items, gone = self._line.take(self.max_round_tokens)
-                for item in list(items):
-                    if not item.begun and not item.place.set_running_or_notify_cancel():
-                        items.remove(item)
-                        gone.append(item)
-                    item.begun = True
-                self._line.running = sum(i.rows for i in items)
-            for item in gone:
-                self._leave(item)
-            if items:
+            if flight is not None:
+                flight.wait_for_turn(time.sleep)
+            items = self._take()
+            if not self._overlaps:
+                if items:
+                    self._answer(items)
+                continue
+            behind = self._put_behind(items, flight) if items else None
+            if flight is not None:
+                self._land(flight)
+            if items and behind is None:  # it did not fit beside the one in flight, or it is not a good round
                 self._answer(items)
+            elif behind is not None:
+                behind.began = max(behind.began, time.perf_counter() if flight is not None else 0.0)
+            flight = behind
+
+    def _take(self) -> list[Item]:
+        """The next round, out of the line; those whose turn came and who do not want it any more leave."""
+        with self._wake:
+            if not len(self._line):
+                return []
+            items, gone = self._line.take(self.max_round_tokens)
+            for item in list(items):
+                if not item.begun and not item.place.set_running_or_notify_cancel():
+                    items.remove(item)
+                    gone.append(item)
+                item.begun = True
+            self._line.running += sum(i.rows for i in items)
+        for item in gone:
+            self._leave(item)
+        return items
+
+    def _put_behind(self, items: list[Item], flight: Flight | None) -> Flight | None:
+        """Prepare and submit a round, behind `flight` if there is one. None when it must wait: `_answer` finds out why."""
+        engine: Any = self.engine
+        try:
+            ticket = engine.submit(engine.prepare(Round(tuple(i.request for i in items))))
+        except Exception:
+            return None
+        self.counters.overlapped += flight is not None
+        with self._wake:
+            expected = self._line.expected_seconds(sum(i.rows for i in items))
+        return Flight(items, ticket, expected)
+
+    def _land(self, flight: Flight) -> None:
+        """Wait for a round and hand out its answers."""
+        engine: Any = self.engine
+        try:
+            result = engine.collect(flight.ticket)
+        except Exception as error:
+            self._take_apart(flight.items, error)
+        else:
+            self._hand_out(flight.items, result, time.perf_counter() - flight.began)
 
     def _leave(self, item: Item) -> None:
         """Without an answer: it was cancelled, or its time was up before it began."""
@@ -224,20 +246,26 @@ class Dispatcher:
             else:
                 self._fail(items[0], self._no_memory(items[0].request, full))
         except Exception as error:
-            if len(items) > 1:
-                self.counters.retried_alone += len(items)
-                for item in items:
-                    self._answer([item])
-            else:
-                self._fail(items[0], _as_ours(error))
+            self._take_apart(items, error)
         else:
-            seconds = time.perf_counter() - started
-            self._count(items, result, seconds)
-            for item, answer in zip(items, result.results, strict=True):
-                item.seconds += seconds
-                item.together = max(item.together, len(items))
-                item.slices.take(answer)
-                self._next(item)
+            self._hand_out(items, result, time.perf_counter() - started)
+
+    def _take_apart(self, items: list[Item], error: Exception) -> None:
+        """A round has failed: each request by itself, or the only one's failure."""
+        if len(items) > 1:
+            self.counters.retried_alone += len(items)
+            for item in items:
+                self._answer([item])
+        else:
+            self._fail(items[0], _as_ours(error))
+
+    def _hand_out(self, items: list[Item], result: RoundResult, seconds: float) -> None:
+        self._count(items, result, seconds)
+        for item, answer in zip(items, result.results, strict=True):
+            item.seconds += seconds
+            item.together = max(item.together, len(items))
+            item.slices.take(answer)
+            self._next(item)
 
     def _next(self, item: Item) -> None:
         """Hand out the whole answer, or go on with the next slice when its turn comes."""

@@ -153,6 +153,10 @@ class Line:
         self._rows, self._seconds = self._rows * keep + rows, self._seconds * keep + seconds
         self._requests = self._requests * keep + requests
 
+    def expected_seconds(self, rows: int) -> float:
+        """Of engine time for so many rows, at the speed so far; 0.0 while that is unknown."""
+        return rows * self._seconds / self._rows if self._seconds > FIRST_SPEED_AFTER else 0.0
+
     # --- order ---
 
     def add(self, item: Item, *, again: bool = False) -> None:

@@ -25,9 +25,11 @@ NO_INDEX: Int32 = np.zeros(0, np.int32)
 
 class Pending(Protocol):
     """Label logits on their way: `result()` waits and returns them, [L + W] on the host: behind them one sum over the vocabulary
-    for each readout of `plan.mass`."""
+    for each readout of `plan.mass`. `done()`: whether result() would not wait."""
 
     def result(self) -> Logits: ...
+
+    def done(self) -> bool: ...
 
 
 class Forward(Protocol):
@@ -61,6 +63,8 @@ class EngineInfo:
     pages: int
     slots: int
     label_mass: bool = False
+    asynchronous: bool = False
+    """submit returns before the work is done, so that the next round can be prepared meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,10 @@ class Ticket:
     pending: list[Pending]
     started: float
 
+    def done(self) -> bool:
+        """Whether collect would not wait."""
+        return all(p.done() for p in self.pending)
+
 
 class Engine:
     """One model on one device. prepare, submit, collect and run belong to one thread; export, import_ and handles to any."""
@@ -144,6 +152,7 @@ class Engine:
             pages=memory.pages,
             slots=memory.slots,
             label_mass=forward.label_mass,
+            asynchronous=memory.device.type != "cpu",
         )
 
     @classmethod

@@ -46,6 +46,9 @@ class LogitsOnTheirWay:
         self._done = torch.cuda.Event()
         self._done.record()
 
+    def done(self) -> bool:
+        return bool(self._done.query())
+
     def result(self) -> npt.NDArray[np.float32]:
         self._done.synchronize()
         return np.array(self._host.numpy())

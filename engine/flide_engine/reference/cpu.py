@@ -29,6 +29,9 @@ class Done:
 
     logits: npt.NDArray[np.floating]
 
+    def done(self) -> bool:
+        return True
+
     def result(self) -> npt.NDArray[np.floating]:
         return self.logits
 

@@ -1,0 +1,43 @@
+"""A round on the device while the next one is made ready: when to take it, and what is known until its answers are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flide_agent.line import Item
+
+LEAD = 0.003
+"""Seconds before a round's expected end at which the next is taken: planning and launching it take about so long."""
+LOOK = 0.0005
+"""Seconds between looks whether it ended sooner than expected."""
+
+
+class Ticket(Protocol):
+    """A submitted round."""
+
+    def done(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Flight:
+    """expected: seconds on the device; 0: unknown. began: when it could start, which for one behind another is that one's end."""
+
+    items: list[Item]
+    ticket: Ticket
+    expected: float
+    began: float = field(default_factory=time.perf_counter)
+
+    def wait_for_turn(self, wake: Callable[[float], object]) -> None:
+        """Until the round is nearly over. Taking the next any sooner would leave those outside who come meanwhile.
+
+        wake: sleeps for the given seconds.
+        """
+        until = self.began + self.expected - LEAD
+        while not self.ticket.done():
+            left = until - time.perf_counter()
+            if left <= 0:
+                return
+            wake(min(left, LOOK))

@@ -1,0 +1,174 @@
+"""Rounds in a row on a device that works by itself: the next is made ready while one runs, and no answer changes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flide_engine.memory import PoolFull
+from flide_engine.segments import Round
+from test_service_dispatch import FakeEngine, request
+
+from flide_agent.dispatch import Dispatcher
+from flide_agent.errors import InternalError
+from flide_agent.flight import LEAD, Flight
+
+
+class Device(FakeEngine):
+    """A FakeEngine whose rounds run one after the other on a thread of its own, `seconds` each. log: what the engine was told."""
+
+    info = SimpleNamespace(vocab_size=1000, max_context=4096, asynchronous=True)
+
+    def __init__(self, seconds: float = 0.0, check: Callable[[Round], None] = lambda _: None) -> None:
+        super().__init__(check)
+        self.seconds, self.log = seconds, []
+        self.refuse: list[Exception] = []
+        self._free = threading.Semaphore(1)
+
+    def name(self, round: Round) -> int:
+        return int(round.requests[0].segments[0].tokens[0])
+
+    def prepare(self, round: Round) -> Round:
+        self.log.append(("prepare", self.name(round)))
+        if self.refuse:
+            raise self.refuse.pop(0)
+        return round
+
+    def submit(self, round: Round) -> Any:
+        self.log.append(("submit", self.name(round)))
+        ready, out = threading.Event(), {}
+        before = getattr(self, "last", None)
+
+        def work() -> None:
+            if before is not None:
+                before.wait()
+            time.sleep(self.seconds)
+            try:
+                out["result"] = super(Device, self).run(round)
+            except Exception as e:
+                out["error"] = e
+            ready.set()
+
+        threading.Thread(target=work, daemon=True).start()
+        self.last = ready
+        return SimpleNamespace(done=ready.is_set, ready=ready, out=out, name=self.name(round))
+
+    def collect(self, ticket: Any) -> Any:
+        assert ticket.ready.wait(10)
+        self.log.append(("collect", ticket.name))
+        if "error" in ticket.out:
+            raise ticket.out["error"]
+        return ticket.out["result"]
+
+    def run(self, round: Round) -> Any:
+        self.log.append(("run", self.name(round)))
+        return super().run(round)
+
+
+def dispatcher(engine: Device, **limits: Any) -> Dispatcher:
+    d = Dispatcher(engine, limits.pop("relieve", lambda _: False), **limits)  # type: ignore[arg-type]
+    d.start()
+    return d
+
+
+def answer(place: Any) -> float:
+    return float(place.result(10).result.logits[0][0][0])
+
+
+def test_the_next_round_is_submitted_before_the_one_that_runs_is_collected() -> None:
+    engine = Device(0.05)
+    d = dispatcher(engine, max_round_tokens=64)
+    places = [d.enqueue(request(n)) for n in (1, 2, 3)]
+    assert [answer(p) for p in places] == [1, 2, 3]
+    assert d.close(5)
+    assert engine.log.index(("submit", 2)) < engine.log.index(("collect", 1))
+    assert engine.log.index(("submit", 3)) < engine.log.index(("collect", 2))
+    assert d.counters.overlapped == 2
+    assert not [x for x in engine.log if x[0] == "run"]
+
+
+def test_all_answers_of_many_threads_are_right_and_rounds_stay_full() -> None:
+    """64 closed-loop clients: whoever comes while a round runs goes into the next one together."""
+    engine = Device(0.01)
+    d = dispatcher(engine, max_round_tokens=64 * 64)
+    wrong: list[int] = []
+
+    def client(n: int) -> None:
+        for i in range(8):
+            name = 1 + (n * 8 + i) % 900
+            if answer(d.enqueue(request(name), owner=bytes([n]))) != name:
+                wrong.append(name)
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(64)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert d.close(5)
+    assert not wrong
+    assert d.counters.requests == 512
+    assert d.counters.overlapped > 0
+    assert d.counters.requests / d.counters.rounds > 16, "rounds fell apart into small ones"
+
+
+def test_what_does_not_fit_beside_the_one_in_flight_runs_after_it() -> None:
+    engine = Device(0.05)
+    d = dispatcher(engine, max_round_tokens=64)
+    first = d.enqueue(request(1))
+    while ("submit", 1) not in engine.log:
+        time.sleep(0.001)
+    engine.refuse.append(PoolFull(1, 1))
+    second = d.enqueue(request(2))
+    assert (answer(first), answer(second)) == (1, 2)
+    assert d.close(5)
+    assert engine.log.index(("collect", 1)) < engine.log.index(("run", 2))
+
+
+def test_a_failed_round_is_taken_apart_and_the_next_one_is_not_touched() -> None:
+    def check(round: Round) -> None:
+        if any(int(r.segments[0].tokens[0]) == 13 for r in round.requests):
+            raise RuntimeError("bad")
+
+    engine = Device(0.03, check)
+    d = dispatcher(engine, max_round_tokens=128)
+    block = d.enqueue(request(1))
+    time.sleep(0.01)
+    places = [d.enqueue(request(n)) for n in (12, 13, 14, 15)]
+    assert [answer(block), answer(places[0]), answer(places[2]), answer(places[3])] == [1, 12, 14, 15]
+    with pytest.raises(InternalError):
+        places[1].result(10)
+    assert d.close(5)
+    assert d.counters.failed == 1
+
+
+def test_close_waits_for_the_round_in_flight() -> None:
+    engine = Device(0.1)
+    d = dispatcher(engine, max_round_tokens=64)
+    places = [d.enqueue(request(n)) for n in (1, 2)]
+    while ("submit", 1) not in engine.log:
+        time.sleep(0.001)
+    assert d.close(5)
+    assert [answer(p) for p in places] == [1, 2]
+
+
+def test_a_single_request_waits_for_nothing() -> None:
+    engine = Device()
+    d = dispatcher(engine)
+    for n in range(1, 50):
+        assert answer(d.enqueue(request(n))) == n
+    assert d.counters.overlapped == 0
+    assert d.close(5)
+
+
+@pytest.mark.parametrize(
+    ("expected", "ends", "least", "most"), [(0.2, 9.0, 0.2 - LEAD, 0.4), (0.0, 9.0, 0, 0.05), (5.0, 0.05, 0.05, 0.3)]
+)
+def test_the_turn_comes_near_the_expected_end_or_when_it_ended(expected: float, ends: float, least: float, most: float) -> None:
+    began = time.perf_counter()
+    flight = Flight([], SimpleNamespace(done=lambda: time.perf_counter() - began > ends), expected, began)
+    flight.wait_for_turn(time.sleep)
+    assert least <= time.perf_counter() - began < most
