@@ -63,6 +63,12 @@ class Data:
         """Tokens of each question."""
         return np.array([len(q) for q in self.questions], np.int64)
 
+    @cached_property
+    def rarity(self) -> npt.NDArray[np.float64]:
+        """By kind of question: one over the root of how many branches ask it."""
+        counts = np.bincount(np.concatenate(self.of)[:, 3])
+        return np.maximum(counts, 1) ** -0.5
+
     @property
     def tokens(self) -> int:
         return sum(map(len, self.trunks))
@@ -82,8 +88,14 @@ def batch(data: Data, chosen: Sequence[int], length: int, rng: np.random.Generat
     """The trunks `chosen` with per_trunk(length) branches each, drawn with replacement where there are fewer."""
     n = per_trunk(length)
     own = [_narrow(data, data.of[t]) for t in chosen]
-    drawn = [b[rng.permutation(len(b))[:n] if len(b) >= n else rng.integers(0, len(b), n)] for b in own]
+    drawn = [b[_some(data, b, n, rng) if len(b) >= n else rng.integers(0, len(b), n)] for b in own]
     return rows(data, chosen, drawn, length)
+
+
+def _some(data: Data, branches: Ints, n: int, rng: np.random.Generator) -> Ints:
+    """Indices of n branches without replacement, rare kinds of questions more often (by the largest of weighted exponentials)."""
+    order = np.log(data.rarity[branches[:, 3]]) + rng.gumbel(size=len(branches))
+    return np.argsort(-order, kind="stable")[:n]
 
 
 def _narrow(data: Data, branches: Ints) -> Ints:
