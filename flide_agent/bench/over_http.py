@@ -31,18 +31,14 @@ class OverHttp:
         no_graphs: bool,
         path: Path | None,
     ) -> None:
-        from flide_agent.settings import Settings
-
         self.common, self._url, self._key = common, url, key
         self.prompts = prompts_of(common.model)
         self._settings: dict[str, Any] = {
             "model": common.model, "device": common.device, "dtype": common.dtype, "memory_bytes": common.memory_bytes,
-            "max_stream": common.max_stream,
+            "max_stream": common.max_stream, "graphs": not no_graphs,
         }  # fmt: skip
-        if no_graphs:
-            if url is not None or "graphs" not in Settings.__struct_fields__:
-                raise typer.BadParameter("this server has no setting for its graphs", param_hint="--no-graphs")
-            self._settings["graphs"] = False
+        if url is not None and (no_graphs or set_):
+            raise typer.BadParameter("a server that runs already keeps its settings", param_hint="--url")
         self._settings |= _more(set_ or [])
         asked = ROOM | self._settings if url is None else None
         self.report = Report(command, common.settings() | {"url": url, "server": asked}, path)

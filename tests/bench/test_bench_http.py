@@ -147,6 +147,7 @@ def test_refused_requests_fail_the_run(tmp_path: Path) -> None:
         assert "429" in row["failure"]
         result = bench("questions", "--device", "cpu", "--url", url, "--counts", "1", "--state", "64", "--question", "40")
         assert result.exit_code == 1
+        assert bench("questions", "--device", "cpu", "--url", url, "--no-graphs").exit_code == 2
         result = bench("agents", "--device", "cpu", "--url", url, "--agents", "1", "--scale", "0.05", "--steps", "2")
         assert result.exit_code == 1
 
