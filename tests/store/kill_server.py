@@ -223,18 +223,8 @@ def main() -> None:
     book: list[list[Any]] = []
     heads: dict[str, str] = {}
     gone: list[str] = []
-    total: dict[str, float] = {
-        "kills": 0,
-        "acknowledged": 0,
-        "deleted": 0,
-        "lost": 0,
-        "back": 0,
-        "corrupt": 0,
-        "checked": 0,
-        "steps": 0,
-        "early": 0,
-        "late": 0,
-    }
+    counted = ("kills", "acknowledged", "deleted", "lost", "back", "corrupt", "checked", "steps", "early", "late")
+    total: dict[str, float] = dict.fromkeys(counted, 0)
     for n in range(args.kills + 1):
         last = n == args.kills
         port = free_port()

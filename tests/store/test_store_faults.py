@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import lmdb
 import numpy as np
 import pytest
 from fake_engine import KEY, FakeEngine, some_tokens
 
-from flide_agent.store import CheckpointStore, StoreBusy, StoreError
-from flide_agent.store.directory import Ownership, filesystem, refuse_network
+from flide_agent.store import CheckpointStore
 from flide_agent.store.files import Files
 from flide_agent.store.index import Index
 
@@ -278,49 +274,6 @@ def test_full_queue_drops_the_write_and_keeps_the_checkpoint(opened: Opened, mon
         assert store.describe(key, 64).durable
 
 
-def test_second_process_is_refused_and_a_dead_one_is_not_in_the_way(opened: Opened, tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path; from flide_agent.store.directory import claim\n"
-        "claim(Path(sys.argv[1]), False); print('ready', flush=True); time.sleep(60)"
-    )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "store")], stdout=subprocess.PIPE, env=env)
-    try:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"ready\n"
-        with pytest.raises(StoreBusy, match=f"process {other.pid}") as busy:
-            opened(FakeEngine())
-        assert busy.value.pid == other.pid
-    finally:
-        other.kill()
-        other.wait()
-    opened(FakeEngine())
-    with pytest.raises(StoreBusy, match=str(os.getpid())):
-        opened(FakeEngine())
-
-
-def test_network_file_systems_are_refused_unless_forced(tmp_path: Path) -> None:
-    mounts = f"/dev/sda / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\nssh {tmp_path}/in fuse.sshfs rw 0 0\nt {tmp_path}/ok xfs rw 0 0\n"
-    assert filesystem(tmp_path / "a", mounts) == "nfs4"
-    assert filesystem(Path(str(tmp_path) + "b"), mounts) == "ext4"
-    for name in ("a", "in/b"):
-        with pytest.raises(StoreError, match="network"):
-            refuse_network(tmp_path / name, False, mounts)
-        assert "forced" in (refuse_network(tmp_path / name, True, mounts) or "")
-    assert refuse_network(tmp_path / "ok" / "b", False, mounts) is None
-    assert filesystem(tmp_path) != ""
-
-
-def test_unknown_schema_is_refused(opened: Opened, tmp_path: Path) -> None:
-    store = opened(FakeEngine())
-    store.index.commit([("meta", b"schema", b"99")])
-    store.close()
-    with pytest.raises(StoreError, match="schema 99"):
-        opened(FakeEngine())
-    with pytest.raises(StoreError, match="schema 99"):  # and it did not keep the lock
-        opened(FakeEngine())
-
-
 @pytest.mark.parametrize("damage", ["half", "garbage", "one page"])
 def test_damaged_index_is_moved_aside(opened: Opened, tmp_path: Path, damage: str) -> None:
     engine = FakeEngine()
@@ -340,89 +293,3 @@ def test_damaged_index_is_moved_aside(opened: Opened, tmp_path: Path, damage: st
     publish(store, engine, some_tokens(600))
     assert store.stats().disk_bytes == usage(tmp_path / "store")
     assert list((tmp_path / "store").glob("index.damaged-*"))
-
-
-def test_a_directory_of_somebody_else_is_refused(opened: Opened, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    (home / "objects").mkdir(parents=True)
-    (home / "thesis.tex").write_text("x")
-    with pytest.raises(StoreError, match=r"is no store and not empty \(thesis.tex\)"):
-        opened(FakeEngine(), path=home)
-    assert sorted(p.name for p in home.iterdir()) == ["objects", "thesis.tex"]
-    (home / "thesis.tex").unlink()
-    opened(FakeEngine(), path=home).close()
-    (home / "notes.txt").write_text("it is a store by now")
-    opened(FakeEngine(), path=home).close()
-    for left in ([], ["LOCK"], ["LOCK", "objects"], ["lost+found"]):  # a first start that was cut short; a fresh volume
-        path = tmp_path / f"{len(left)}{left[:1]}"
-        path.mkdir()
-        for name in left:
-            (path / name).touch() if name == "LOCK" else (path / name).mkdir()
-        opened(FakeEngine(), path=path).close()
-
-
-def test_an_index_of_another_program_is_refused(opened: Opened, tmp_path: Path) -> None:
-    (tmp_path / "store" / "index").mkdir(parents=True)
-    env = lmdb.open(str(tmp_path / "store" / "index"))
-    with env.begin(write=True) as txn:
-        txn.put(b"theirs", b"1")
-    env.close()
-    with pytest.raises(StoreError, match="another program"):
-        opened(FakeEngine())
-    env = lmdb.open(str(tmp_path / "store" / "index"))
-    with env.begin() as txn:
-        assert list(txn.cursor()) == [(b"theirs", b"1")]
-    env.close()
-
-
-def test_unusable_directory(opened: Opened, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError):
-        opened(FakeEngine(), path=tmp_path / "file")
-    with pytest.raises(StoreError):
-        opened(FakeEngine(), path=tmp_path / "file" / "store")
-
-
-def test_map_grows_under_readers(tmp_path: Path) -> None:
-    index = Index(tmp_path / "index", Files(tmp_path), map_bytes=1 << 17)
-    stop, faults = threading.Event(), []
-
-    def read() -> None:
-        while not stop.is_set():
-            try:
-                for key, value in index.scan("ids", limit=20):
-                    assert value == key * 100
-            except Exception as error:
-                faults.append(error)
-                return
-
-    readers = [threading.Thread(target=read) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    for i in range(100):
-        index.commit([("ids", (100 * i + j).to_bytes(4, "big"), (100 * i + j).to_bytes(4, "big") * 100) for j in range(100)])
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert not faults
-    assert len(index.scan("ids")) == 10000
-    assert index._env.info()["map_size"] > 1 << 22
-    index.close()
-
-
-def test_a_reader_does_not_stop_pages_from_being_reused(tmp_path: Path) -> None:
-    index = Index(tmp_path / "index", Files(tmp_path))
-    for i in range(500):
-        index.commit([("ids", b"key", bytes([i % 256]) * 10000)])
-        index.read("ids", b"key")
-    assert (tmp_path / "index" / "data.mdb").stat().st_size < 1 << 20
-    index.close()
-
-
-def test_a_disk_that_is_full_at_the_start_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(fd: int, data: bytes, offset: int) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(StoreError, match="No space left on device; free some space"):
-        Ownership(tmp_path / "LOCK")

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from fake_engine import KEY, FakeEngine, some_tokens
 
 import flide_agent.store.index as module
 from flide_agent.store import CheckpointStore
+from flide_agent.store.files import Files
 from flide_agent.store.index import Index
 
 Opened = Callable[..., CheckpointStore]
@@ -112,3 +114,39 @@ def test_at_the_end_of_the_map_the_disk_refuses_and_answers_go_on(
         answered(store, engine, 99)
         time.sleep(0.05)
     assert "the disk takes writes again" in caplog.text
+
+
+def test_map_grows_under_readers(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index", Files(tmp_path), map_bytes=1 << 17)
+    stop, faults = threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                for key, value in index.scan("ids", limit=20):
+                    assert value == key * 100
+            except Exception as error:
+                faults.append(error)
+                return
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for i in range(100):
+        index.commit([("ids", (100 * i + j).to_bytes(4, "big"), (100 * i + j).to_bytes(4, "big") * 100) for j in range(100)])
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not faults
+    assert len(index.scan("ids")) == 10000
+    assert index._env.info()["map_size"] > 1 << 22
+    index.close()
+
+
+def test_a_reader_does_not_stop_pages_from_being_reused(tmp_path: Path) -> None:
+    index = Index(tmp_path / "index", Files(tmp_path))
+    for i in range(500):
+        index.commit([("ids", b"key", bytes([i % 256]) * 10000)])
+        index.read("ids", b"key")
+    assert (tmp_path / "index" / "data.mdb").stat().st_size < 1 << 20
+    index.close()
