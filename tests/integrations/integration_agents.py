@@ -16,6 +16,7 @@ from langchain_core.decisions import Noul, Question
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
+from langchain_flide import FailPolicy, FlideDecisionModel, FlideMiddleware, GuardPolicy
 from langchain_flide.testing import ScriptedChat
 
 from flide_agent.default_model import DIRECTORY
@@ -76,22 +77,26 @@ def unanswered(messages: Sequence[BaseMessage]) -> set[str | None]:
 
 
 class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
-    """Passes requests on to a real service (or a fake) and keeps bodies and replies. seconds: time spent below, all requests."""
+    """Passes requests on to a real service (or a fake) and keeps bodies and replies. seconds, cpu: spent below, all requests."""
 
     def __init__(self, below: Any = None) -> None:
         self.below = below or httpx.HTTPTransport()
         self.steps: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.seconds = 0.0
+        self.seconds = self.cpu = 0.0
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         response = self.below.handle_request(request)
         content = response.read()
         with self._lock:
-            self.seconds += time.perf_counter() - start
             self.steps.append((json.loads(request.content), json.loads(content)))
+            self.seconds += time.perf_counter() - start
+            self.cpu += time.process_time() - cpu
         return httpx.Response(response.status_code, content=content, request=request)
+
+    def model(self, url: str = "http://below") -> FlideDecisionModel:
+        return FlideDecisionModel(base_url=url, timeout=60, transport=self)
 
     @property
     def sent(self) -> list[list[dict[str, Any]]]:
@@ -100,6 +105,13 @@ class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
     @property
     def reuse(self) -> list[dict[str, Any]]:
         return [reply["x_session"] for _, reply in self.steps]
+
+
+def watched(url: str, recorder: Recorder | None = None, **given: Any) -> FlideMiddleware:
+    """A middleware that guards and watches every step and stops nothing."""
+    decisions = FlideDecisionModel(base_url=url, timeout=60, transport=recorder)
+    policy = GuardPolicy(questions=RISKY, block_at=None, review_at=None)
+    return FlideMiddleware(**{"decisions": decisions, "guard": policy, "watch": STUCK, "fail": FailPolicy(timeout=60)} | given)
 
 
 @cache

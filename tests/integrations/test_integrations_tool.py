@@ -58,18 +58,34 @@ class OnFake(ToolsIntegrationTests):
 class TestStandardOnFake(OnFake): ...
 
 
-class TestStandardOnService(OnFake):
+class OnService(OnFake):
+    """An outage must not pass for an answer here: the tool raises in one."""
+
+    url: str
+
+    @property
+    def tool_constructor_params(self) -> dict[str, Any]:
+        return {"decisions": FlideDecisionModel(base_url=self.url, timeout=60), "on_unavailable": "raise"}
+
+    @pytest.fixture
+    def tool(self, _service: None) -> BaseTool:
+        return FlideDecider(**self.tool_constructor_params)
+
+
+class TestStandardOnService(OnService):
     @pytest.fixture(autouse=True)
     def _service(self, url: str) -> None:
         self.url = url
 
-    @property
-    def tool_constructor_params(self) -> dict[str, Any]:
-        return {"decisions": FlideDecisionModel(base_url=getattr(self, "url", "http://127.0.0.1:1"), timeout=60)}
 
-    @pytest.fixture
-    def tool(self, request: Any, _service: None) -> BaseTool:
-        return FlideDecider(**self.tool_constructor_params)
+class TestStandardWithoutService(OnService):
+    """The control: each of the standard tests that invokes the tool fails when the service is not there."""
+
+    @pytest.fixture(autouse=True)
+    def _service(self, request: pytest.FixtureRequest) -> None:
+        self.url = "http://127.0.0.1:9"
+        if "invoke" in request.node.name:
+            request.applymarker(pytest.mark.xfail(raises=FlideConnectionError, strict=True))
 
 
 def run(tool: FlideDecider, *calls: Any, messages: list[Any] | None = None, **config: Any) -> list[ToolMessage]:
