@@ -6,7 +6,7 @@ Reading order: `records` (Run, Step, Problem), `text` (what is cleaned, for the 
 `langchain`, `inspect_log`), `reading` (which reader takes a value), `questions` and `pack` (what is asked, and how answers are
 read), `labels`, `scoring`, `scores`, `calibrate` (answers against what is known), `moments` (when in a step
 a question is asked, and what is one request), `compare`, `decision`, `walk` and `load` (runs to decisions, one after the other or
-many at once), `recording` (drift), `resume`, `report`, `screen`, `page` and `page_run` (rows, summary, JSONL, progress, HTML),
+many at once), `recording` (drift), `resume`, `totals`, `report`, `screen`, `page` and `page_run` (sums, rows, JSONL, progress, HTML),
 `outputs`, `command` and `options` (`flide-agent replay`), `listing` and `dry` (without a service), `server` and `demo`
 (`flide-agent demo`).
 """

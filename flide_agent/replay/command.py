@@ -41,6 +41,8 @@ def run(options: Options) -> int:
         labels = Labels.load(options.labels) if options.labels else Labels()
         with ExitStack() as stack:
             past = Resumed(options.resume, Plan(pack.questions, pack.moments).digest) if options.resume else None
+            if past is not None:
+                stack.callback(past.close)
             out = Outputs(options, pack, past, stack)
             service = stack.enter_context(_service(options))
             walk = _walk(options, pack, labels, past, service, stack)

@@ -24,10 +24,11 @@ from flide_agent.replay.pack import DEFAULT_PACK
 from flide_agent.replay.questions import DEFAULT
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Problem, Run, Wire
-from flide_agent.replay.report import UNTRAINED, cell
+from flide_agent.replay.report import cell
 from flide_agent.replay.screen import Screen
 from flide_agent.replay.server import ServerDied, ServerProcess
 from flide_agent.replay.text import line
+from flide_agent.replay.totals import UNTRAINED
 from flide_agent.replay.walk import Stopped, Walk
 from flide_agent.replies import Reply, StepReply
 from flide_agent.settings import Settings

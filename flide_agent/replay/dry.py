@@ -22,6 +22,7 @@ from flide_agent.replay.reading import all_runs
 from flide_agent.replay.records import Problem, Run, Wire
 from flide_agent.replay.report import Shown, problem_record, write
 from flide_agent.replay.text import line
+from flide_agent.replay.totals import counted
 from flide_agent.replay.walk import selected
 
 if TYPE_CHECKING:
@@ -158,17 +159,16 @@ def _count(options: Options, counting: Counting, console: Console) -> int:
                     write(out, {"kind": "planned", **place, **found.record()})
             if text is not None:
                 console.print(text, soft_wrap=True)
-        console.print(f"{runs} runs, {problems} problems: {_told(total)}")
+        console.print(f"{counted(runs, 'run')}, {counted(problems, 'problem')}: {_told(total)}")
+        console.print(f"tokens are those of the model {options.settings.model!r}")
         if out is not None:
             write(out, {"kind": "summary", "dry_run": True, "runs": runs, "problems": problems, **total.record()})
     return 1 if problems else 0
 
 
 def _told(e: Estimate) -> str:
-    return (
-        f"{e.steps} steps, {e.decisions} decisions in {e.requests} requests; longest history {e.longest:,} tokens; "
-        f"{e.whole:,} tokens without reuse, {e.computed:,} with it"
-    )
+    asked = f"{counted(e.steps, 'step')}, {counted(e.decisions, 'decision')} in {counted(e.requests, 'request')}"
+    return f"{asked}; longest history {e.longest:,} tokens; {e.whole:,} tokens without reuse, {e.computed:,} with it"
 
 
 def _prompts(model: str) -> Prompts:

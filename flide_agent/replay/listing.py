@@ -12,6 +12,7 @@ from flide_agent.replay.reading import all_runs
 from flide_agent.replay.records import Problem, Run
 from flide_agent.replay.report import Shown, problem_record, write
 from flide_agent.replay.text import line
+from flide_agent.replay.totals import counted
 
 
 def described(run: Run) -> dict[str, Any]:
@@ -56,8 +57,9 @@ def run(options: Options) -> int:
                     write(out, record)
             if text is not None:
                 console.print(text, soft_wrap=True)
-        counted = ", ".join(f"{name} {n}" for name, n in formats.most_common())
-        console.print(f"{runs} runs, {steps} steps, {problems} problems" + (f" ({line(counted, 200)})" if counted else ""))
+        found = ", ".join(f"{name} {n}" for name, n in formats.most_common())
+        total = ", ".join(counted(n, thing) for n, thing in ((runs, "run"), (steps, "step"), (problems, "problem")))
+        console.print(total + (f" ({line(found, 200)})" if found else ""))
         if out is not None:
             summary = {"kind": "summary", "runs": runs, "steps": steps, "problems": problems, "formats": dict(formats)}
             write(out, summary)

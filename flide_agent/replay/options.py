@@ -69,7 +69,7 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
         failures: Annotated[Path | None, typer.Option(help="Write what could not be read or asked, as lines of JSON.")] = None,
         agents: Annotated[int, typer.Option(min=1, max=1024, help="Replay so many runs at once.")] = 1,
         rate: Annotated[
-            str | None, typer.Option(help="Decisions a second; 'recorded' or 'recorded*10': at the recorded times.")
+            str | None, typer.Option(help="Requests a second; 'recorded' or 'recorded*10': at the recorded times.")
         ] = None,
         warm: Annotated[bool, typer.Option("--warm", help="Walk every run once beforehand, unmeasured.")] = False,
         compare: Annotated[str | None, typer.Option(help="Ask another System One server too (URL), or 'no-cache'.")] = None,

@@ -17,8 +17,8 @@ from flide_agent.replay.pack import Pack
 from flide_agent.replay.page_run import OpenRun
 from flide_agent.replay.questions import TITLES
 from flide_agent.replay.records import Problem
-from flide_agent.replay.report import Totals
 from flide_agent.replay.text import plain
+from flide_agent.replay.totals import Totals
 
 MOST_TEXT = 64 << 20
 """Characters of histories in one report; later runs keep their figures without texts, and the report says so."""

@@ -12,8 +12,9 @@ from flide_agent.replay.decision import Decision, Ended, Event, Started
 from flide_agent.replay.moments import BEFORE
 from flide_agent.replay.pack import Pack
 from flide_agent.replay.records import Problem
-from flide_agent.replay.report import UNTRAINED, Layout, Shown, Totals, heading
+from flide_agent.replay.report import Layout, Shown, heading
 from flide_agent.replay.text import line
+from flide_agent.replay.totals import UNTRAINED, Totals
 
 _REASONS = {"append": "green", "repeat": "green", "edit": "yellow", "fork": "yellow", "new": "cyan"}
 

@@ -25,7 +25,7 @@ from flide_agent.replay.dry import Counting, Estimate
 from flide_agent.replay.pack import load
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Run
-from flide_agent.replay.report import Totals
+from flide_agent.replay.totals import Totals
 from flide_agent.replay.walk import Walk
 from flide_agent.settings import Settings
 
@@ -91,7 +91,7 @@ def test_list_needs_no_service(nothing: None, shared: Path) -> None:
     assert (row["messages"], row["results"]) == (len(steps[-1].messages), sum(bool(s.result) for s in steps))
     out = replay(EXAMPLE, "--list").output
     assert "20 steps" in out
-    assert "1 runs, 20 steps, 0 problems (swe-agent-1.1 1)" in out
+    assert "1 run, 20 steps, 0 problems (swe-agent-1.1 1)" in out
 
 
 def test_list_imports_no_torch() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from flide_agent import cli
 from flide_agent.replay import page
+from flide_agent.replay.totals import Totals
 from flide_agent.replies import Choice, Noul, Score
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!--\x1b[31m\x00\u2028"
@@ -114,6 +116,27 @@ def test_moments_in_a_report(wavy: None, tmp_path: Path, browser: Any) -> None:
     press(browser, "l", "l")
     assert "What came back" in text(browser, "#step")
     quiet(browser)
+
+
+def test_a_failed_command_is_marked_by_what_labels_say(wavy: None, tmp_path: Path, browser: Any) -> None:
+    """A label file has text alone: "no" is no."""
+    (tmp_path / "l.csv").write_text(
+        "file,step,last_failed\nfix_slugify.traj,2,no\nfix_slugify.traj,3,yes\nfix_slugify.traj,5,1\n"
+    )
+    found = report(tmp_path / "r.html", EXAMPLE, "--labels", tmp_path / "l.csv")
+    assert [s["step"] for s in found["run-1"]["steps"] if s["failed"]] == [3, 5]
+    opened(browser, tmp_path / "r.html")
+    assert number(browser, "#timeline .failed") == 2
+    assert "first failed command: step 3" in text(browser, "#jumps")
+    quiet(browser)
+
+
+def test_sizes_stand_in_their_order() -> None:
+    totals = Totals()
+    for size in ("warm, over 12k", "warm, under 4k", "cold, 4k to 8k", "warm, 8k to 12k"):
+        totals.by_size[size] = array("d", [1.0])
+    order = ["cold, 4k to 8k", "warm, under 4k", "warm, 8k to 12k", "warm, over 12k"]
+    assert list(totals.record()["milliseconds_by_size"]) == order
 
 
 def test_a_report_holds_nothing_that_could_end_its_elements(service: CountingService, tmp_path: Path) -> None:
