@@ -230,7 +230,8 @@ class Inside:
         if len(found) > 1:
             slopes = {key: slope(found, key) for key in ("ms", "gpu_ms", "attention_ms")}
             growth = {f"{key}_per_1000": value for key, value in slopes.items()}
-            self.report.add("growth", growth | {"over_attention": slopes["gpu_ms"] / slopes["attention_ms"]})
+            own = slopes["attention_ms"]
+            self.report.add("growth", growth | {"over_attention": slopes["gpu_ms"] / own if own > 0 else None})
 
     def memory(self) -> None:
         """Most that was held while the engine was timed: on a GPU what torch has reserved, on a CPU this process' resident memory.
