@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,15 +90,25 @@ def test_host_time(tmp_path: Path, bar: Callable[..., None]) -> None:
     )
 
 
-@pytest.fixture
-def null_server(tmp_path: Path) -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).with_name("null_engine.py")), str(tmp_path / "s")]
+@contextmanager
+def null(folder: Path, fronts: int = 0) -> Iterator[tuple[str, int]]:
+    """(url, process) of a server with an engine that computes nothing."""
+    command = [sys.executable, str(Path(__file__).with_name("null_engine.py")), str(folder), str(fronts)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert process.stdout is not None
-    yield next(word for word in process.stdout.readline().split() if word.startswith("http://"))
-    process.terminate()
-    process.stdout.close()
-    assert process.wait(90) == 0
+    try:
+        yield next(word for word in process.stdout.readline().split() if word.startswith("http://")), process.pid
+    finally:
+        process.terminate()
+        process.stdout.close()
+        code = process.wait(90)
+    assert code == 0
+
+
+@pytest.fixture
+def null_server(tmp_path: Path) -> Iterator[str]:
+    with null(tmp_path / "s") as (url, _):
+        yield url
 
 
 async def one_client(url: str, copies: int) -> list[float]:
@@ -141,6 +152,27 @@ def test_http_overhead(null_server: str, bar: Callable[..., None]) -> None:
     rate, many = asyncio.run(many_clients(null_server, 32, 8.0))
     load = os.getloadavg()[0]
     bar("32 clients, steps a second", rate, at_least=400, p50=share(many, 0.5), p99=share(many, 0.99), load=load)
+
+
+def processor_seconds(pid: int) -> float:
+    """That a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.bars
+@pytest.mark.parametrize("fronts", [0, 1, 2])
+def test_front_ends(tmp_path: Path, bar: Callable[..., None], fronts: int) -> None:
+    """What front ends take off the engine process; only the times say something where other work runs beside."""
+    with null(tmp_path / "s", fronts) as (url, pid):
+        asyncio.run(many_clients(url, 32, 0.5))
+        children = [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        before = {each: processor_seconds(each) for each in (pid, *children)}
+        rate, took = asyncio.run(many_clients(url, 32, 8.0))
+        ms = {each: 1e3 * (processor_seconds(each) - then) / len(took) for each, then in before.items()}
+    assert len(children) == fronts
+    bar(f"{fronts} front ends: processor time of the engine process a step, ms", ms[pid], limit=5.0, steps_a_second=rate,
+        front_ends=sum(ms[c] for c in children), p50=share(took, 0.5), load=os.getloadavg()[0])  # fmt: skip
 
 
 def test_the_null_server_serves(null_server: str) -> None:

@@ -56,7 +56,12 @@ def test_what_is_copied_is_there_and_is_all_that_the_wheel_needs() -> None:
         sources += found
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
-    needed = [*wheel["packages"], *wheel.get("force-include", {}), project["project"]["readme"], *project["project"]["license-files"]]
+    needed = [
+        *wheel["packages"],
+        *wheel.get("force-include", {}),
+        project["project"]["readme"],
+        *project["project"]["license-files"],
+    ]
     for path in needed:
         assert any(Path(path).is_relative_to(source) for source in sources), f"the build needs {path}, which is not copied"
 

@@ -117,8 +117,12 @@ def test_prefetch(start: Start, tmp_path: Path) -> None:
             client.prefetch("run", append=more, head="0" * 32)
         nothing = client.prefetch("new", messages=[{"role": "user", "content": "never seen"}])
         assert (nothing.tier, nothing.m, nothing.loaded_bytes) == (None, 0, 0)
+        assert client.session("run")["head"] == head.head, "nothing of the session changed"
     second = asyncio.run(once())
     assert (second.tier, second.m, second.history_tokens) == ("device", loaded.m, loaded.history_tokens)
+    step = again.client().decide("run", append=more, head=head.head, questions=NOUL).x_session
+    assert step is not None
+    assert step.m == loaded.m
     assert again.stop() == 0
 
 

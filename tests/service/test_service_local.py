@@ -135,7 +135,10 @@ def test_small_memory_evicts_and_stays_exact() -> None:
         (Settings(model="no such model"), "no such model"),
         (Settings(device="cpu", dtype="bfloat16"), "bfloat16"),
         (Settings(device="cpu", memory_bytes=1000), "memory"),
-        (Settings(device="cpu", model="dummy:tiny", memory_bytes=64 << 20), "tests of the engine alone, serve 'default' or .* dummy:0.8b"),
+        (
+            Settings(device="cpu", model="dummy:tiny", memory_bytes=64 << 20),
+            "tests of the engine alone, serve 'default' or .* dummy:0.8b",
+        ),
     ],
 )
 def test_start_errors_say_what_to_change(settings: Settings, words: str) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from flide_agent import cli
 from flide_agent.client import Client
 from flide_agent.decision import Decision
-from flide_agent.errors import DeadlineExceeded, HeadConflict, Overloaded
+from flide_agent.errors import DeadlineExceeded, Overloaded
 from flide_agent.events import LARGEST, MOST_EVENTS, Feed
 from flide_agent.telemetry import watcher
 
@@ -167,27 +167,6 @@ def test_a_deadline_that_cannot_be_held_costs_no_work(server: Running) -> None:
         assert reply.json()["detail"][0]["loc"] == ["header", "x-deadline-ms"]
     with pytest.raises(DeadlineExceeded):
         server.client().systemone("x " * 3000, NOUL, deadline=0.02)
-
-
-def test_prefetch_brings_a_checkpoint_from_disk(start: Start, tmp_path: Path) -> None:
-    first = start(tmp_path / "s")
-    head = first.client().decide("run", messages=HISTORY, questions=NOUL).x_session
-    assert head is not None
-    assert first.stop() == 0
-    again = start(tmp_path / "s")
-    http = again.http()
-    body = {"append": [{"role": "user", "content": "more"}], "head": head.head}
-    got = http.post("/v1/sessions/run/prefetch", json=body).json()
-    assert (got["tier"], got["m"]) == ("disk", head.history_tokens // 64 * 64)
-    assert http.post("/v1/sessions/run/prefetch", json=body).json()["tier"] == "device"
-    assert again.client().session("run")["head"] == head.head, "nothing of the session changed"
-    step = again.client().decide("run", **body, questions=NOUL).x_session
-    assert step is not None
-    assert step.m == got["m"]
-    with pytest.raises(HeadConflict):
-        again.client().decide("run", append=body["append"], head="0" * 32, questions=NOUL)
-    assert http.post("/v1/sessions/run/prefetch", json=body | {"head": "0" * 32}).status_code == 409
-    assert http.post("/v1/sessions/run/prefetch", json={}).status_code == 422
 
 
 def test_sessions_that_nobody_uses_expire(start: Start, tmp_path: Path) -> None:
