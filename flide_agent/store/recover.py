@@ -98,7 +98,7 @@ def recover(nodes: Nodes, index: Index, files: Files, own: bytes, now: Identity)
     nodes.new_holds.clear()
     unlinked = {name.decode() for name, _ in index.scan("gc")}
     out.rows += [("gc", name.encode(), None) for name in unlinked if name in nodes.named]  # written anew since
-    unlinked.difference_update(nodes.named)
+    unlinked.difference_update(nodes.named, (name for name, _ in out.removal.files))
     orphans = [name for name in listing if name not in named and name not in unlinked]
     out.orphans = len(orphans)
     out.removal.files += [(name, 0) for name in (*orphans, *sorted(unlinked))]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_engine import KEY, FakeEngine, some_tokens
+from fake_engine import KEY, FakeEngine, FakeInfo, some_tokens
 from test_store_model import check
 
 from flide_agent.store import CheckpointStore
@@ -131,9 +131,21 @@ def test_a_record_wins_over_a_removal_that_was_not_finished(opened: Opened, tmp_
         assert store.index.scan("gc") == []
         with store.find(KEY, TOKENS, 128) as found:
             assert engine.good(found.checkpoint, TOKENS)
-        check_after = store.describe(key, 128)
-        assert check_after.durable
+        assert store.describe(key, 128).durable
         store.close()
+
+
+def test_what_is_to_go_for_two_reasons_is_counted_once(opened: Opened, tmp_path: Path) -> None:
+    store = opened(FakeEngine())
+    put(store, FakeEngine())
+    store.flush(10)
+    store.index.commit([("gc", name.encode(), b"") for name in names(tmp_path / "store")])
+    store.close()
+    store = opened(FakeEngine(info=FakeInfo(weights_digest="cd" * 32)))
+    assert store.flush(10)
+    assert names(tmp_path / "store") == []
+    assert store.stats().disk_bytes == 0
+    assert store.stats().collected == 1
 
 
 def test_a_damaged_object_is_healed_by_putting_it_again(opened: Opened, tmp_path: Path) -> None:
