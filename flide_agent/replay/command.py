@@ -24,7 +24,7 @@ from flide_agent.replay.resume import Resumed
 from flide_agent.replay.screen import Screen
 from flide_agent.replay.sources import sources
 from flide_agent.replay.text import line, plain
-from flide_agent.replay.walk import Decides, Stopped, Walk, labels_at
+from flide_agent.replay.walk import WINDOW, Decides, Stopped, Walk, labels_at
 
 __all__ = ["Options", "run"]
 
@@ -80,7 +80,7 @@ def _walk(options: Options, pack: Pack, labels: Labels, past: Resumed | None, se
         wait=Pace(options.rate) if options.rate is not None else None,
         side=_side(options, service, stack),
         warm=options.warm,
-        window=None if options.keep else 64,
+        window=None if options.keep else WINDOW,
         past=past,
     )
 

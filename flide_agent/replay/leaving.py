@@ -16,7 +16,7 @@ MOST = 64
 THREADS = 8
 """Deletions at once: each waits for all that the store has to write before it, so together they wait once."""
 
-TRIM = 16
+TRIM = 4
 """Deletions after which memory is given back."""
 _LIBC = ctypes.CDLL(None)
 

@@ -80,7 +80,7 @@ class Turns:
         if place is None:
             return
         joined = _joined(self._sent[place], one)
-        if self._proposed is not None:
+        if self._proposed is not None and self._proposed[0] is self._sent[place]:
             self._proposed[0] = joined
         elif self._result is not None:
             self._result[:] = [joined if m is self._sent[place] else m for m in self._result]

@@ -59,6 +59,8 @@ class Stopped(Exception):
 
 
 Wait = Callable[[Run, Step], None]
+WINDOW = 32
+"""Finished runs whose sessions stay: what runs have in common, such as a system prompt, is in each of them."""
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Walk:
     wait: Wait | None = None
     side: Side | None = None
     warm: bool = False
-    window: int | None = 64
+    window: int | None = WINDOW
     """Sessions of finished runs that the service keeps, so that later runs start from what they share; None keeps all."""
     start: float = field(default_factory=time.perf_counter)
     past: Past | None = None

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,25 @@ def metrics(url: str) -> Samples:
     return {(s.name, tuple(sorted(s.labels.items()))): s.value for f in text_string_to_metric_families(text) for s in f.samples}
 
 
-def null_replay(rows: Path, tmp_path: Path) -> dict[str, Any]:
+def null_replay(rows: Path, tmp_path: Path, url: str = "") -> dict[str, Any]:
     argv = [sys.executable, str(Path(__file__).with_name("null_replay.py")), str(rows), str(tmp_path / "r.html")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=3000, check=False)
+    done = subprocess.run([*argv, *([url] if url else [])], capture_output=True, text=True, timeout=3000, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@contextmanager
+def null_server(store: Path) -> Iterator[str]:
+    """URL of a server with an engine that computes nothing."""
+    argv = [sys.executable, str(Path(__file__).parents[1] / "service" / "null_engine.py"), str(store)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    try:
+        yield next(word for word in process.stdout.readline().split() if word.startswith("http://"))
+    finally:
+        process.terminate()
+        process.stdout.close()
+        process.wait(90)
 
 
 def test_a_file_of_rows_in_little_memory(tmp_path: Path) -> None:
@@ -51,23 +66,42 @@ def test_a_file_of_rows_in_little_memory(tmp_path: Path) -> None:
     assert rows > 10
     assert 20 * steps < found["computed_tokens"]  # the prompts were read: the questions alone have more
     assert 0 < found["peak_bytes"] - found["base_bytes"] < 300 * MIB
+    with null_server(tmp_path / "store") as url:
+        there = null_replay(tmp_path / "rows.jsonl", tmp_path, url)
+    assert (there["code"], there["decisions"]) == (0, steps)
+    assert 10 * MIB < there["peak_bytes"] < 300 * MIB  # all of it: the model's library is in the server
+
+
+def _bars_of(name: str, found: dict[str, Any], steps: int, report: Path, before: float, bar: Callable[..., None]) -> None:
+    assert (found["code"], found["decisions"]) == (0, steps)
+    others = os.getloadavg()[1] - found["cpu_seconds"] / found["seconds"]
+    bar(f"replay: steps a second over 200 MB of rows, JSONL and report written, {name}", steps / found["seconds"], at_least=200,
+        steps=steps, cpu_ms_a_step=round(1e3 * found["cpu_seconds"] / steps, 2), cores=len(os.sched_getaffinity(0)),
+        load_before=round(before, 2), load_of_others=round(others, 2), report_mib=round(report.stat().st_size / MIB, 1))  # fmt: skip
 
 
 @pytest.mark.bars
 @pytest.mark.timeout(3600)
 def test_two_hundred_megabytes_of_rows(tmp_path: Path, bar: Callable[..., None]) -> None:
-    """Through sessions, prompts, store and dispatcher. The memory is what the replay takes beside Python and torch."""
+    """Through sessions, prompts, store and dispatcher of this process. The memory is what the replay takes beside Python and torch."""
     _, steps = seeded_rows.write(tmp_path / "rows.jsonl", 200_000_000)
     before = os.getloadavg()[0]
     found = null_replay(tmp_path / "rows.jsonl", tmp_path)
-    assert (found["code"], found["decisions"]) == (0, steps)
-    others = os.getloadavg()[1] - found["cpu_seconds"] / found["seconds"]
-    report = (tmp_path / "r.html").stat().st_size
-    bar("replay: MB of memory over 200 MB of rows", (found["peak_bytes"] - found["base_bytes"]) / 1e6, limit=300,
-        whole_process=round(found["peak_bytes"] / 1e6), report_mib=round(report / MIB, 1))  # fmt: skip
-    bar("replay: steps a second over 200 MB of rows, JSONL and report written", steps / found["seconds"], at_least=200, steps=steps,
-        cpu_ms_a_step=round(1e3 * found["cpu_seconds"] / steps, 2), cores=len(os.sched_getaffinity(0)),
-        load_before=round(before, 2), load_of_others=round(others, 2))  # fmt: skip
+    bar("replay: MB of memory over 200 MB of rows, in process", (found["peak_bytes"] - found["base_bytes"]) / 1e6, limit=300,
+        whole_process=round(found["peak_bytes"] / 1e6))  # fmt: skip
+    _bars_of("in process", found, steps, tmp_path / "r.html", before, bar)
+
+
+@pytest.mark.bars
+@pytest.mark.timeout(3600)
+def test_two_hundred_megabytes_of_rows_through_a_server(tmp_path: Path, bar: Callable[..., None]) -> None:
+    """The same over HTTP: here the memory is that of the whole process."""
+    _, steps = seeded_rows.write(tmp_path / "rows.jsonl", 200_000_000)
+    before = os.getloadavg()[0]
+    with null_server(tmp_path / "store") as url:
+        found = null_replay(tmp_path / "rows.jsonl", tmp_path, url)
+    bar("replay: MB of memory over 200 MB of rows, through a server", found["peak_bytes"] / 1e6, limit=300)
+    _bars_of("through a server", found, steps, tmp_path / "r.html", before, bar)
 
 
 class Counters:
