@@ -9,7 +9,7 @@ from flide_agent.replay.labels import expected
 from flide_agent.replay.pack import Pack, probabilities
 from flide_agent.replay.scoring import Sample, score
 
-MOST = 50_000
+MOST = 20_000
 """Labelled answers of a question that are kept; more are counted, not scored."""
 
 
