@@ -1,7 +1,8 @@
 """A wall-clock end for synchronous HTTP calls.
 
 httpx bounds each read by itself, so a server that sends byte by byte holds a call for ever. Here every read, write and connection gets what
-is left of the whole call. Asynchronous calls need none of this: `asyncio.timeout` ends them.
+is left of the whole call; only looking up a host's name is the system's own matter. Asynchronous calls need none of this: `asyncio.timeout`
+ends them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ try:
     from langgraph.prebuilt import ToolNode
     from langgraph.prebuilt.tool_node import ToolCallRequest
 
-    from langchain_flide.hearing import Case, Hearings, Outcome, Scene, case_of
+    from langchain_flide.hearing import Case, Hearings, Outcome, Scene
 except ImportError as e:
     raise ImportError(f'the graph parts need LangGraph: pip install "flide-agent[langchain]" ({e})') from e
 
@@ -119,7 +119,7 @@ class _Firewall:
         return [request for request in requests if self.guard.policy.covers(request.tool_call["name"])]
 
     def _cases(self, requests: list[ToolCallRequest]) -> list[Case]:
-        return [case_of(request.tool_call, "judge") for request in requests]
+        return [self.hearings.case(request.tool_call, "judge") for request in requests]
 
     def _scene(self, requests: list[ToolCallRequest]) -> Scene:
         return Scene.of(requests[0], self.messages_key)

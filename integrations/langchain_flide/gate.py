@@ -13,7 +13,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 
 from langchain_flide.errors import FlideBlocked, FlideQuestionError
 from langchain_flide.guarding import Call, Guard, Judged, blocked_tool, last_calls, refused
-from langchain_flide.hearing import Case, Hearings, Outcome, Scene, case_of
+from langchain_flide.hearing import Case, Hearings, Outcome, Scene
 from langchain_flide.history import digest_of
 from langchain_flide.verdicts import Verdict, call_key, stricter
 
@@ -138,9 +138,9 @@ class Gate:
         if rule.action == "block":
             verdict = rule
         if verdict is None:
-            return None, case_of(call, "judge", late=True)
+            return None, self.hearings.case(call, "judge", late=True)
         verdict = stricter(verdict, rule)
-        return verdict, case_of(call, self.guard.then(verdict), answered=verdict.answered)
+        return verdict, self.hearings.case(call, self.guard.then(verdict), answered=verdict.answered)
 
     def _settled(self, request: ToolCallRequest, outcome: Outcome, scene: Scene) -> ToolCallRequest | ToolMessage:
         if isinstance(outcome, ToolMessage):

@@ -32,13 +32,11 @@ Told = Callable[[Call, Verdict, FlideResponse | Failure | None], None]
 Outcome = Call | ToolMessage
 """The call to run, perhaps edited, or what to answer it with."""
 ELSEWHERE = "This call was not run: it needs a person's review, and calls that run together in one task cannot have it."
-
-
 Case = dict[str, Any]
 """One call, as data that a checkpointer keeps.
 
-of: the key of the call as the model made it. call. then: judge, run, ask, refuse or answer. answer: content and status of that message.
-answered: whether the verdict is a decision model's. late, seen: as `Guard.then` takes them.
+of: guard and key of the call as the model made it. call: as it is now. then: judge, run, ask, refuse or answer; answer: content and status
+of that message. answered: whether the verdict is a decision model's. late, seen: as `Guard.then` takes them.
 """
 
 
@@ -63,10 +61,6 @@ class Scene:
         return cls(history, as_mapping(request.state, messages_key), request.runtime.config)
 
 
-def case_of(call: Call, then: Literal["judge", "run", "ask", "refuse"], *, answered: bool = True, late: bool = False) -> Case:
-    return {"of": call_key(call), "call": dict(call), "then": then, "answered": answered, "late": late, "seen": False}
-
-
 class Hearings:
     """Hearings under one guard. told: hears of each verdict once."""
 
@@ -80,6 +74,13 @@ class Hearings:
         graph.add_edge("judge", "review")
         graph.add_conditional_edges("review", _next, ["judge", END])
         self._graph = graph.compile(name="flide_hearing")
+
+    def case(
+        self, call: Call, then: Literal["judge", "run", "ask", "refuse"], *, answered: bool = True, late: bool = False
+    ) -> Case:
+        """A call on its way into a hearing."""
+        of = f"{self.guard.name} {call_key(call)}"
+        return {"of": of, "call": dict(call), "then": then, "answered": answered, "late": late, "seen": False}
 
     def hold(self, cases: list[Case], scene: Scene) -> list[Outcome]:
         """What becomes of each call. Raises GraphInterrupt to ask a person; when the task is resumed it goes on from there."""
