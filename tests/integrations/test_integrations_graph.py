@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 import httpx
@@ -10,12 +11,21 @@ import pytest
 from integration_agents import RISKY, Body, calling, results, says, thread
 from langchain_core.decisions import Choice, Noul
 from langchain_core.messages import HumanMessage
-from langchain_flide import FlideDecisionModel, GuardPolicy, firewall_tool_node, flide_edge, flide_node, flide_route
+from langchain_flide import (
+    FlideDecisionModel,
+    GuardPolicy,
+    ProposedCall,
+    firewall_tool_node,
+    flide_edge,
+    flide_node,
+    flide_route,
+)
 from langchain_flide.errors import FlideQuestionError, FlideServiceError
 from langchain_flide.testing import FakeFlide, call
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph, add_messages
-from langgraph.types import Command
+from langgraph.types import Command, Send
+from pydantic import BaseModel
 
 WHICH: Any = {"team": Choice(instructions="Which team?", criteria={"ci": "Builds.", "web": "Pages."})}
 
@@ -152,3 +162,43 @@ def test_a_firewall_interrupts_and_asks_once(url: str) -> None:
     found = g.invoke({"messages": [HumanMessage("Go."), calling(call("ls"), call("rm"))]}, thread("real"))
     assert [m.status for m in results(found["messages"])] == ["error", "error"]
     assert body.ran == [("rm", "")]
+
+
+class PydanticState(BaseModel):
+    messages: Annotated[list[Any], add_messages] = []
+    frozen: bool = False
+
+
+@dataclass
+class DataState:
+    messages: Annotated[list[Any], add_messages] = field(default_factory=list)
+    frozen: bool = False
+
+
+class DictState(State, total=False):
+    frozen: bool
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("schema", [PydanticState, DataState, DictState])
+@pytest.mark.parametrize("sent", [False, True], ids=["edge", "send"])
+def test_a_firewall_reads_any_state_and_calls_that_are_sent_to_it(schema: Any, sent: bool, mode: str) -> None:
+    """The model judges by the history before the calls, and rules by another field of the state."""
+
+    def frozen(proposed: ProposedCall) -> Any:
+        return "block" if proposed.state["frozen"] and proposed.name == "ls" else None
+
+    fake, body = FakeFlide(lambda asked: 0.99 if asked.call and asked.call[0] == "rm" else 0.0), Body()
+    policy = GuardPolicy(questions=RISKY, rules=[frozen])
+    calls = [call("rm"), call("ls"), call("cat")]
+    g = StateGraph(schema)
+    g.add_node("tools", firewall_tool_node(body.tools("rm", "ls", "cat"), policy, decisions=fake.model()))
+    g.add_conditional_edges(START, lambda state: [Send("tools", calls)] if sent else "tools", ["tools"])
+    g.add_edge("tools", END)
+    given = {"messages": [HumanMessage("Go."), calling(*calls)], "frozen": True}
+    found = g.compile().invoke(given) if mode == "sync" else asyncio.run(g.compile().ainvoke(given))
+    assert body.ran == [("cat", "")]
+    assert [m.status for m in results(found["messages"])] == ["error", "error", "success"]
+    (dispatch,) = fake.dispatches
+    assert [m["content"] for m in dispatch.messages or []] == ["Go."]
+    assert list(dispatch.candidates) == ["call-1", "call-3"]
