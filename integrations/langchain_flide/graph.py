@@ -5,11 +5,12 @@ Nodes write plain JSON-able dicts, since checkpointers serialise state; edges re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 from langchain_core.decisions import Choice, Question
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_flide.asking import Asker, Failure
 from langchain_flide.connection import Inquiry
@@ -21,6 +22,8 @@ from langchain_flide.responses import FlideResponse
 from langchain_flide.states import MESSAGES, messages_in, read_state
 
 try:
+    from langgraph.graph import START, StateGraph
+    from langgraph.runtime import get_runtime
     from langgraph.types import Command, interrupt
 except ImportError as e:
     raise ImportError(f'the graph parts need LangGraph: pip install "flide-agent[langchain]" ({e})') from e
@@ -45,9 +48,11 @@ def flide_node(
     answer {id: label} replaces it; error raises. Without an answer, status says why and answers is empty.
     """
     ask = _Asking(checked(questions), decisions, fail, messages_key)
+    if low_confidence == "interrupt":
+        return _with_person(ask, min_confidence, output_key)
 
     def done(heard: FlideResponse | Failure) -> dict[str, Any]:
-        return {output_key: _decision(heard, min_confidence, low_confidence)}
+        return {output_key: _decision(heard, min_confidence, "error" if low_confidence == "error" else "mark")}
 
     async def adone(state: Any) -> dict[str, Any]:
         return done(await ask.aask(state))
@@ -116,6 +121,58 @@ def flide_route(
     return RunnableLambda(lambda state: go(ask.ask(state)), afunc=ago, name="flide_route")
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a node asks: the graph's state, and the config of the node's task."""
+
+    state: Any
+    config: RunnableConfig
+
+
+class _Kept(TypedDict):
+    decision: dict[str, Any]
+
+
+def _with_person(ask: _Asking, least: float | Mapping[str, float], output_key: str) -> Runnable[Any, Any]:
+    """flide_node that asks a person about unsure answers. The decision lies in a graph of its own inside the node's task, so that a resumed
+    task gives the person's answer to the question that was shown, and asks the service nothing."""
+
+    def decide(_: _Kept) -> dict[str, Any]:
+        place = get_runtime(_Place).context
+        return {"decision": _decision(ask.ask(place.state, place.config), least, "mark")}
+
+    async def adecide(_: _Kept) -> dict[str, Any]:
+        place = get_runtime(_Place).context
+        return {"decision": _decision(await ask.aask(place.state, place.config), least, "mark")}
+
+    def review(kept: _Kept) -> dict[str, Any]:
+        answers = kept["decision"]["answers"]
+        unsure = {key: a for key, a in answers.items() if a["verdict"] == "abstain"}
+        said: Any = interrupt({"type": "flide_unsure", "questions": unsure}) if unsure else {}
+        named = {key: said[key] for key in unsure if key in said} if isinstance(said, Mapping) else {}
+        by_person = {
+            key: answers[key] | {"label": label, "verdict": "ok", "confidence": 1.0, "by": "person"}
+            for key, label in named.items()
+        }
+        return {"decision": kept["decision"] | {"answers": answers | by_person}}
+
+    async def areview(kept: _Kept) -> dict[str, Any]:
+        return review(kept)
+
+    graph = StateGraph(_Kept, context_schema=_Place)
+    graph.add_sequence([("decide", RunnableLambda(decide, afunc=adecide)), ("review", RunnableLambda(review, afunc=areview))])
+    graph.add_edge(START, "decide")
+    inner = graph.compile(name="flide_unsure")
+
+    def node(state: Any, config: RunnableConfig) -> dict[str, Any]:
+        return {output_key: inner.invoke({"decision": {}}, config, context=_Place(state, config))["decision"]}
+
+    async def anode(state: Any, config: RunnableConfig) -> dict[str, Any]:
+        return {output_key: (await inner.ainvoke({"decision": {}}, config, context=_Place(state, config)))["decision"]}
+
+    return RunnableLambda(node, afunc=anode, name="flide_node")
+
+
 class _Asking:
     """Questions about a state's messages."""
 
@@ -126,17 +183,19 @@ class _Asking:
         self.questions, self.messages_key = questions, messages_key
         self.asker = Asker(decisions or FlideDecisionModel(), fail.timeout, fail.breaker)
 
-    def ask(self, state: Any) -> FlideResponse | Failure:
-        return self.asker.ask(self._inquiry(state))
+    def ask(self, state: Any, config: RunnableConfig | None = None) -> FlideResponse | Failure:
+        return self.asker.ask(self._inquiry(state), config)
 
-    async def aask(self, state: Any) -> FlideResponse | Failure:
-        return await self.asker.aask(self._inquiry(state))
+    async def aask(self, state: Any, config: RunnableConfig | None = None) -> FlideResponse | Failure:
+        return await self.asker.aask(self._inquiry(state), config)
 
     def _inquiry(self, state: Any) -> Inquiry:
         return Inquiry(read_state({MESSAGES: messages_in(state, self.messages_key)}), self.questions)
 
 
-def _decision(heard: FlideResponse | Failure, least: float | Mapping[str, float], low: LowConfidence) -> dict[str, Any]:
+def _decision(
+    heard: FlideResponse | Failure, least: float | Mapping[str, float], low: Literal["mark", "error"]
+) -> dict[str, Any]:
     if isinstance(heard, Failure):
         return {"status": heard.status, "answers": {}}
     answers: dict[str, Any] = {}
@@ -148,11 +207,6 @@ def _decision(heard: FlideResponse | Failure, least: float | Mapping[str, float]
     unsure = [key for key, a in answers.items() if a["verdict"] == "abstain"]
     if unsure and low == "error":
         raise FlideServiceError(f"not certain enough: {', '.join(unsure)}")
-    if unsure and low == "interrupt":
-        said: Mapping[str, Hashable] = interrupt({"type": "flide_unsure", "questions": {key: answers[key] for key in unsure}})
-        for key in unsure:
-            if key in said:
-                answers[key] |= {"label": said[key], "verdict": "ok", "confidence": 1.0, "by": "person"}
     return {
         "status": "ok",
         "answers": answers,

@@ -9,8 +9,18 @@ import httpx
 import pytest
 from integration_agents import RISKY, Body, agent, calling, results, says, thread, unanswered
 from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.decisions import Choice
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_flide import FailPolicy, FlideMiddleware, GuardPolicy, ProposedCall, firewall_tool_node, flide_when
+from langchain_flide import (
+    FailPolicy,
+    FlideMiddleware,
+    GuardPolicy,
+    ProposedCall,
+    firewall_tool_node,
+    flide_edge,
+    flide_node,
+    flide_when,
+)
 from langchain_flide.testing import FakeFlide, call
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph, add_messages
@@ -30,6 +40,10 @@ def run(graph: Any, given: Any, config: Any, mode: str) -> Any:
 
 class State(TypedDict, total=False):
     messages: Annotated[list[Any], add_messages]
+
+
+class Decided(State, total=False):
+    decision: dict[str, Any]
 
 
 def firewall(fake: FakeFlide, body: Body, saver: Any, **policy: Any) -> Any:
@@ -137,6 +151,26 @@ def test_an_edit_in_human_in_the_loop_in_an_outage_is_not_taken_as_judged(decisi
     assert (asked.value["type"], asked.value["args"], body.ran) == ("tool_approval", {"arg": "/"}, [])
     acts.invoke(Command(resume=decision), config)
     assert body.ran == ran
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("answer", [{"team": "web"}, "web", {"team": "nobody"}])
+def test_a_persons_answer_to_an_unsure_node_holds_over_a_restart(answer: Any, mode: str) -> None:
+    def graph(fake: FakeFlide) -> Any:
+        team: Any = {"team": Choice(instructions="Which team?", criteria={"ci": "Builds.", "web": "Pages."})}
+        g = StateGraph(Decided)
+        g.add_node("decide", flide_node(team, decisions=fake.model(), min_confidence=0.3, low_confidence="interrupt"))
+        g.add_edge(START, "decide")
+        g.add_edge("decide", END)
+        return g.compile(checkpointer=saver)
+
+    saver, config = InMemorySaver(), thread("unsure")
+    assert "__interrupt__" in run(graph(FakeFlide({"team": {"ci": 0.5, "web": 0.5}})), says("Red."), config, mode)
+    sure = FakeFlide({"team": "ci"})
+    found = run(graph(sure), Command(resume=answer), config, mode)
+    assert sure.requests == 0
+    went = flide_edge("team", {"ci": "ci", "web": "web"}, fallback="person")(found)
+    assert went == ("web" if answer == {"team": "web"} else "person")
 
 
 def history_matters(asked: Any) -> float:
