@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from flide_agent.api import frames as f
@@ -16,6 +16,7 @@ from flide_agent.line import Admission
 from flide_agent.logs import request_id, traceparent
 
 log = logging.getLogger("flide_agent.api")
+Work = Callable[[], Coroutine[Any, Any, Answer | None]]
 
 
 class Desk:
@@ -43,15 +44,15 @@ class Desk:
     def _take(self, frame: f.FromFront) -> None:
         match frame:
             case f.Decide():
-                self._start(frame.id, self._decide(frame))
+                self._start(frame.id, lambda: self._decide(frame))
             case f.Admit(id, tenant):
-                self._start(id, self._admit(id, tenant))
+                self._start(id, lambda: self._admit(id, tenant))
             case f.Do():
-                self._start(frame.id, self._do(frame))
+                self._start(frame.id, lambda: self._do(frame))
             case f.Follow():
-                self._start(frame.id, self._follow(frame))
+                self._start(frame.id, lambda: self._follow(frame))
             case f.Next(id, stream):
-                self._start(id, self._next(id, stream))
+                self._start(id, lambda: self._next(id, stream))
             case f.Leave(id):
                 self._leave(id)
             case f.Counted(replies, refused, flush):
@@ -64,14 +65,22 @@ class Desk:
             case f.Up():
                 self.up.set()
 
-    def _start(self, id: int, work: Coroutine[Any, Any, Answer | None]) -> None:
-        task = asyncio.ensure_future(self._answer(id, work))
-        self._tasks[id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(id, None))
+    def _start(self, id: int, work: Work) -> None:
+        self._keep(id, asyncio.ensure_future(self._answer(id, work)))
 
-    async def _answer(self, id: int, work: Coroutine[Any, Any, Answer | None]) -> None:
+    def _keep(self, id: int, task: asyncio.Task[None]) -> None:
+        """Until it ends. A decision's task may come to the place of its admission's before that one's end is told."""
+        self._tasks[id] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._tasks.get(id) is task:
+                del self._tasks[id]
+
+        task.add_done_callback(ended)
+
+    async def _answer(self, id: int, work: Work) -> None:
         try:
-            answer = await work
+            answer = await work()
         except FlideError as error:
             self.pipe.send(f.refused(id, error))
         except Exception as error:
@@ -120,9 +129,7 @@ class Desk:
         if (admission := self._admitted.pop(id, None)) is not None:
             admission.leave()
         if (stream := self._streams.pop(id, None)) is not None:
-            ended = asyncio.ensure_future(_end(stream))
-            self._tasks[-id] = ended  # kept from the garbage collector
-            ended.add_done_callback(lambda _: self._tasks.pop(-id, None))
+            self._keep(-id, asyncio.ensure_future(_end(stream)))
 
     def _lost(self) -> None:
         """It has ended: whatever it waited for, nobody does any more."""

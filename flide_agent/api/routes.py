@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from litestar import MediaType, Request, Response, delete, get, post
 from litestar.datastructures import State
+from litestar.exceptions import InternalServerException
 from litestar.response import Stream
 
 from flide_agent import asks
@@ -45,7 +46,10 @@ def tenant_of(request: Call) -> str:
 
 async def _raw(request: Call) -> tuple[bytes, str]:
     """(bytes of the body, its Content-Encoding)."""
-    raw = await bodies.read(request.stream(), backend_of(request).settings.max_body_bytes)
+    try:
+        raw = await bodies.read(request.stream(), backend_of(request).settings.max_body_bytes)
+    except InternalServerException as e:  # how the framework says that the client has gone
+        raise calls.Gone("the client hung up") from e
     call = calls.of(request.scope)
     if call.share is not None and len(raw) > call.share.size:  # a body that did not say how long it is
         call.share.grow(len(raw) - call.share.size)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,11 @@ from test_service_server import (  # noqa: F401
 from test_service_sessions import client, test_an_unknown_head_names_the_current_one, test_ids_of_any_text_come_back, test_life  # noqa: F401
 
 from flide_agent import errors
-from flide_agent.api import frames
+from flide_agent.api import fleet, frames
 from flide_agent.api.errors import encoded
+from flide_agent.api.http import listen
 from flide_agent.asks import parse_decide, parse_systemone
+from flide_agent.decision import Served
 from flide_agent.inflight import Board, Inflight
 from flide_agent.settings import Settings
 
@@ -133,17 +135,20 @@ def test_what_a_killed_front_end_asked_for_is_given_up(start: Start, tmp_path: P
     server = start(tmp_path / "s")
     body = {"state": "x " * 9000, "questions": QUESTIONS}
 
-    def ask(i: int) -> None:
-        with pytest.raises(httpx.TransportError):
-            httpx.post(server.url + "/v1/systemone", json=body | {"x": i}, timeout=30)
-
-    with ThreadPoolExecutor(8) as pool:
-        jobs = [pool.submit(ask, i) for i in range(8)]
-        time.sleep(0.6)
+    async def go() -> list[Any]:
+        wires = [Wire(server.url) for _ in range(8)]
+        for wire in wires:
+            await wire.send("GET", "/health")
+        asked = [asyncio.ensure_future(wire.post("/v1/systemone", body)) for wire in wires]
+        asking = Wire(server.url)
+        while (await asking.send("GET", "/v1/stats")).json["engine"]["waiting"] < 4:
+            await asyncio.sleep(0.01)
         for pid in fronts(server):
             os.kill(pid, signal.SIGKILL)
-        for job in jobs:
-            job.result(30)
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    lost = [got for got in asyncio.run(go()) if isinstance(got, OSError | EOFError)]
+    assert len(lost) >= 4
     until(lambda: len(fronts(server)) == 2)
     engine: dict[str, Any] = {}
 
@@ -181,14 +186,11 @@ def test_signals_of_a_front_end_are_the_engine_s(server: Running) -> None:
     assert server.http().get("/health").status_code == 200
 
 
-def test_a_front_end_that_cannot_start_is_a_server_that_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flide_agent.api import fleet
-    from flide_agent.api.http import listen
-
+def test_a_front_end_that_cannot_start_is_a_server_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     class Nobody:
         settings = Settings(front_ends=2)
         inflight = Inflight(1)
-        served = None
+        served = Served("x", True, 1, date(2026, 1, 1))
 
         async def start(self) -> None: ...
         async def close(self) -> None: ...

@@ -156,8 +156,10 @@ def test_a_client_that_hangs_up_frees_its_place(server: Running) -> None:
         t.join()
     reply = server.client().systemone("after", QUESTIONS)
     assert reply.answers
-    after = server.http().get("/v1/stats").json()["engine"]
-    assert after["waiting"] == 0
+    end = time.monotonic() + 20
+    while (after := server.http().get("/v1/stats").json()["engine"])["waiting"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
     assert after["requests"] - before["requests"] <= 8, "12 left and one stayed; those that waited must not have run"
 
 
