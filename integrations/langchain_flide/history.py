@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,25 +111,22 @@ def _orderly(value: Any) -> Any:
 
 def digest_of(messages: Iterable[BaseMessage]) -> str:
     """Names the contents of a history, ids of messages aside: 32 hex digits. It does not change on the way through a checkpointer."""
-    h = hashlib.sha256()
-    for message in messages:
-        for part in _contents(message):
-            # Checkpointers replace lone surrogates in the same way.
-            data = part.encode("utf-8", "replace")
-            h.update(len(data).to_bytes(8, "little") + data)
-    return h.hexdigest()[:32]
+    said = [_contents(message) for message in messages]
+    try:
+        text = json.dumps(said, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        text = "\n".join(map(arguments, said))
+    # Checkpointers replace lone surrogates in the same way.
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def _contents(message: BaseMessage) -> Iterator[str]:
-    content = message.content
-    yield message.type
-    yield message.name or ""
-    yield content if isinstance(content, str) else arguments(content)
+def _contents(message: BaseMessage) -> list[Any]:
+    said: list[Any] = [message.type, message.name, message.content]
     if isinstance(message, AIMessage):
-        for call in (*message.tool_calls, *message.invalid_tool_calls):
-            yield from (call["name"] or "", call["id"] or "", arguments(call["args"] or {}))
+        said += [[call["name"], call["id"], call["args"]] for call in (*message.tool_calls, *message.invalid_tool_calls)]
     elif isinstance(message, ToolMessage):
-        yield from (message.tool_call_id, message.status)
+        said += [message.tool_call_id, message.status]
+    return said
 
 
 def _calls(message: AIMessage, ordinals: dict[str, str]) -> list[Wire]:
