@@ -39,7 +39,7 @@ class Plan:
 
     minutes: float = 9.0
     steps: int = 10**9
-    tokens: int = 32768
+    tokens: int = 131072
     rate: float = 1.5e-3
     warm: int = 200
     language: float = 0.2
