@@ -67,7 +67,7 @@ class Loaded:
 
 
 def settings(store: Path, port: int) -> Settings:
-    return Settings(device="cpu", store=store, port=port, memory_bytes=96 << 20, disk_bytes=512 << 20)
+    return Settings(device="cpu", store=store, port=port, memory_bytes=96 << 20, disk_bytes=512 << 20, kept_steps=1 << 20)
 
 
 def free_port() -> int:
