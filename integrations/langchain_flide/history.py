@@ -89,15 +89,20 @@ def call_message(call: ToolCall | Mapping[str, Any]) -> Wire:
     return {"role": "assistant", "content": "", "tool_calls": [_call("1", call["name"], arguments(call["args"]))]}
 
 
+# json.dumps would make an encoder anew for each of a history's calls.
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+_SORTED = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str, sort_keys=True).encode
+
+
 def arguments(args: object) -> str:
     """A call's arguments as sorted, compact JSON: the same call always reads the same. UNREADABLE for what has no end."""
     if isinstance(args, str):
         return args
     try:
         try:
-            return json.dumps(args, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+            return _SORTED(args)
         except TypeError:  # keys of several types have no order, and some types are no keys of JSON
-            return json.dumps(_orderly(args), ensure_ascii=False, separators=(",", ":"), default=str)
+            return _COMPACT(_orderly(args))
     except (ValueError, RecursionError):
         return UNREADABLE
 
