@@ -191,7 +191,7 @@ def check(client: Client, lines: list[list[Any]], gone: list[str]) -> dict[str, 
         except NotFound:
             continue
         back += 1
-    for name, head, tokens, m in lines:
+    for name, head, tokens, m in reversed(lines):  # the newest first: looking at others evicts
         try:
             reply = client.decide(name, questions=QUESTIONS, append=[], head=head)
         except HeadConflict:
