@@ -112,7 +112,7 @@ class Request:
             n = len(s)
             if s.tokens.dtype != np.int32 or s.tokens.ndim != 1:
                 raise RequestError(f"segment {i}: tokens must be a one-dimensional int32 array")
-            if n and (int(s.tokens.min()) < 0 or int(s.tokens.max()) >= vocab_size):
+            if n and int(s.tokens.view(np.uint32).max()) >= vocab_size:  # a negative id is a huge one, unsigned
                 raise RequestError(f"segment {i}: token ids must lie in 0..{vocab_size - 1}")
             if max_context is not None and start + n > max_context:
                 raise RequestError(f"segment {i} ends at {start + n} tokens, beyond the model's context of {max_context}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import threading
@@ -87,6 +88,7 @@ class Chains:
         return self(share_key, tokens)[: max(0, min(n, len(tokens))) // GRID]
 
 
+@functools.lru_cache(maxsize=4096)
 def tenant_key(secret: bytes, tenant: str) -> bytes:
     """A tenant's namespace: HMAC under the store's secret, so that no client can name another's."""
     return hmac.digest(secret, framed("tenant", tenant), "sha256")
