@@ -3,7 +3,7 @@
 A request of ours is one trunk with branches. Its trunk can stop at any multiple of 64 and go on from the checkpoint taken
 there, which costs nothing, and its branches can be asked in any grouping: each answer has the same bits. A slice is itself a
 request. Each further slice of branches computes the trunk's last rows (at most 63) and the candidates on the way again, so only
-many branches are cut.
+many branches are cut. A branch counts as whole blocks of 64 rows, which is what it costs.
 """
 
 from __future__ import annotations
@@ -127,12 +127,12 @@ class Slices:
         if end - self._at > self.rows:
             stop = self._at + max(GRID, self.rows // GRID * GRID)
             return self._slice(stop, [], stop)
-        room = self.request.tokens() if self._whole else self.rows - (end - self._at)
+        room = 1 << 62 if self._whole else self.rows - _blocks(end - self._at)
         taken: list[int] = []
         inside = {0}
         while self._left:
             path = self._path(self._left[0]) - inside
-            cost = sum(len(self.request.segments[i]) for i in path)
+            cost = sum(_blocks(len(self.request.segments[i])) for i in path)
             if taken and cost > room:
                 break
             taken.append(self._left.pop(0))
@@ -166,6 +166,10 @@ class Slices:
             segments.append(Segment(segment.tokens, place[segment.parent], segment.kind, readouts=segment.readouts))
         checkpoint = self.request.checkpoint if self._checkpoint is None else self._checkpoint
         return _Slice(Request(tuple(segments), checkpoint, self.request.share_key), originals, asked, continues_at)
+
+
+def _blocks(rows: int) -> int:
+    return -(-rows // GRID) * GRID
 
 
 def _can_be_cut(request: Request) -> bool:
