@@ -110,6 +110,7 @@ class Service:
         """A service around an engine that is there already. Raises StoreError, StoreBusy."""
         from flide_agent.sessions import Sessions
         from flide_agent.store import CheckpointStore
+        from flide_agent.store.files import Files, UnsyncedFiles
 
         gpu = not engine.info.device.startswith("cpu")
         host_bytes = (HOST_BYTES if gpu else 0) if settings.host_bytes is None else settings.host_bytes
@@ -121,6 +122,7 @@ class Service:
             disk_bytes=settings.disk_bytes,
             tenant_bytes=settings.tenant_bytes or None,
             session_bytes=settings.session_bytes or None,
+            files=Files if settings.synced else UnsyncedFiles,
         )
         for note in store.notes:
             log.info("%s", note)
@@ -198,7 +200,7 @@ class LocalService:
             settings = self.settings
             if settings.store is None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="flide-agent-"))
-                settings = msgspec.structs.replace(settings, store=Path(folder) / "store")
+                settings = msgspec.structs.replace(settings, store=Path(folder) / "store", synced=False)
             self._service = Service.open(settings)
             self._thread.start()
             stack.callback(self._stop)

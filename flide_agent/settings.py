@@ -57,6 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             extra_json_schema=BYTES,
         ),
     ] = 0
+    synced: Annotated[
+        bool, Meta(description="off: nothing waits for the disk; a store that goes with its process needs no more")
+    ] = True
     host: Annotated[str, Meta(description="address to listen on; beyond loopback it needs API keys")] = "127.0.0.1"
     port: Annotated[int, Meta(description="port to listen on; 0 takes a free one")] = 8321
     front_ends: Annotated[

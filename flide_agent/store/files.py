@@ -50,6 +50,9 @@ class Files:
     Written as: .tmp, fsync, rename, fsync of the directory. After `put` returns, the file is whole on stable storage.
     """
 
+    synced = True
+    """What was written is on stable storage before anything relies on it, in the index too."""
+
     def __init__(self, objects: Path) -> None:
         self.objects = objects
 
@@ -89,7 +92,8 @@ class Files:
                     digest.update(chunk)
                     self._write(fd, memoryview(chunk))
                 self.point("fsync")
-                os.fsync(fd)
+                if self.synced:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
             name = f"{digest.hexdigest()}.{kind}"
@@ -137,10 +141,17 @@ class Files:
         listing = self.listing()
         return {name for name in names if name in listing}
 
-    @staticmethod
-    def _fsync_dir(path: Path) -> None:
+    def _fsync_dir(self, path: Path) -> None:
+        if not self.synced:
+            return
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+class UnsyncedFiles(Files):
+    """For a store that goes with its process: nothing waits for the disk. The end of the process loses nothing, that of the machine may."""
+
+    synced = False

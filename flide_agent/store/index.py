@@ -85,7 +85,7 @@ class Index:
     def _open(self, map_size: int, readonly: bool) -> None:
         # sync and no writemap: a commit is on stable storage, and a full disk is an error instead of SIGBUS.
         self._env: Any = lmdb.open(
-            str(self.path), map_size=map_size, max_dbs=len(DBS), subdir=True, sync=True, metasync=True,
+            str(self.path), map_size=map_size, max_dbs=len(DBS), subdir=True, sync=self.files.synced, metasync=self.files.synced,
             writemap=False, readahead=False, max_readers=512, mode=0o600, readonly=readonly,
         )  # fmt: skip
         self._env.reader_check()
