@@ -239,8 +239,8 @@ def test_plots_steps_filter_and_keys(wavy: None, tmp_path: Path, browser: Any) -
     assert number(browser, "dialog[open]") == 1
     quiet(browser)
     opened(browser, Path(f"{tmp_path}/r.html"))
+    browser.get("about:blank")  # else it is the same page still, and only its fragment changes
     browser.get((tmp_path / "r.html").as_uri() + "#run-1-step-9")
-    browser.refresh()
     assert text(browser, "#step h2") == "Step 9"
     quiet(browser)
 

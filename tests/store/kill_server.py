@@ -85,7 +85,7 @@ def timed(path: Path) -> Callable[[Settings], Service]:
 
         def open_store(cls: type[CheckpointStore], *args: Any, **options: Any) -> CheckpointStore:
             start = time.perf_counter()
-            store: CheckpointStore = real(cls, *args, **options, files=Deadly)
+            store: CheckpointStore = real(cls, *args, **options | {"files": Deadly})
             with path.open("a") as f:
                 f.write(f"{time.perf_counter() - start}\n")
             return store

@@ -265,7 +265,7 @@ def test_full_queue_drops_the_write_and_keeps_the_checkpoint(opened: Opened, mon
         store.publish(KEY, tokens, engine.make(tokens, 64), None)
     gate.set()
     store.flush(10)
-    assert store.stats().writes_dropped >= 3
+    assert store.stats().writes_dropped >= 2  # the writer holds one or two, the queue two
     assert all(store.find(KEY, some_tokens(64, seed), 64) is not None for seed in range(6))
     # seen again, it is written after all
     for seed in range(6):
