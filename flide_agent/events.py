@@ -76,12 +76,16 @@ class Feed:
         found = self._sessions.get((tenant, session))
         return [] if found is None else [e for e in found.events if e.number > after]
 
-    async def wait(self, tenant: str, session: str, seconds: float) -> None:
-        """Until the session's next event, the end of the feed, or so long."""
+    def alarm(self, tenant: str, session: str) -> asyncio.Event:
+        """Set by the session's next event, its deletion, or the end of the feed. Taken before looking, it misses nothing."""
+        return self._session(tenant, session).wake
+
+    async def wait(self, alarm: asyncio.Event, seconds: float) -> None:
+        """Until the alarm, or so long."""
         if self.closed:
             return
         try:
-            await asyncio.wait_for(self._session(tenant, session).wake.wait(), seconds)
+            await asyncio.wait_for(alarm.wait(), seconds)
         except TimeoutError:
             return
 

@@ -31,25 +31,26 @@ async def follow(service: Service, feed: Feed, tenant: str, session: str, after:
         spoken = time.monotonic()
         yield b": follow\n\n"
         while not feed.closed:
+            alarm = feed.alarm(tenant, session)
             for event in feed.since(tenant, session, after):
                 after = event.number
                 pending[event.head] = after
                 spoken = time.monotonic()
                 yield _event("step", event.data, after)
-            if pending:
-                try:
-                    ready = await durable(service, tenant, session, set(pending))
-                except NotFound:
-                    yield _event("deleted", b"{}")
-                    return
-                for step in ready:
-                    pending.pop(step["head"], None)
-                    spoken = time.monotonic()
-                    yield _event("durable", msgspec.json.encode(step))
+            try:
+                ready = await durable(service, tenant, session, set(pending))
+            except NotFound:
+                feed.forget(tenant, session)  # looking made an entry again
+                yield _event("deleted", b"{}")
+                return
+            for step in ready:
+                pending.pop(step["head"], None)
+                spoken = time.monotonic()
+                yield _event("durable", msgspec.json.encode(step))
             if time.monotonic() - spoken > PING_SECONDS:
                 spoken = time.monotonic()
                 yield b": still here\n\n"
-            await feed.wait(tenant, session, LOOK_SECONDS if pending else PING_SECONDS)
+            await feed.wait(alarm, LOOK_SECONDS if pending else PING_SECONDS)
     finally:
         feed.watchers -= 1
 

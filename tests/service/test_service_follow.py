@@ -71,6 +71,22 @@ def test_events(server: Running, sync: bool) -> None:
     assert not thread.is_alive()
 
 
+def test_a_deletion_ends_the_stream_also_when_nothing_is_awaited(server: Running) -> None:
+    with server.client() as client:
+        client.open_session("idle")
+        client.decide("idle", messages=HISTORY[:3], questions=NOUL)
+        got, thread = follow(server.url, "idle", True)
+        end = time.monotonic() + 20
+        while not any(isinstance(e, DurableEvent) for e in got):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        time.sleep(0.6)
+        client.delete("idle")
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(got[-1], DeletedEvent)
+
+
 def test_a_stream_ends_with_the_server_and_errors_are_typed(start: Start, tmp_path: Path) -> None:
     server = start(tmp_path / "s")
     with server.client() as client:
