@@ -168,7 +168,7 @@ class Dispatcher:
                 if not len(self._line) and flight is None:
                     return
             if flight is not None:
-                flight.wait_for_turn(time.sleep)
+                flight.wait_for_turn()
             items = self._take()
             if not self._overlaps:
                 if items:
@@ -179,8 +179,8 @@ class Dispatcher:
                 self._land(flight)
             if items and behind is None:  # it did not fit beside the one in flight, or it is not a good round
                 self._answer(items)
-            elif behind is not None:
-                behind.began = max(behind.began, time.perf_counter() if flight is not None else 0.0)
+            elif behind is not None and flight is not None:
+                behind.began = time.perf_counter()
             flight = behind
 
     def _take(self) -> list[Item]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,14 +29,11 @@ class Flight:
     expected: float
     began: float = field(default_factory=time.perf_counter)
 
-    def wait_for_turn(self, wake: Callable[[float], object]) -> None:
-        """Until the round is nearly over. Taking the next any sooner would leave those outside who come meanwhile.
-
-        wake: sleeps for the given seconds.
-        """
+    def wait_for_turn(self) -> None:
+        """Until the round is nearly over. Taking the next any sooner would leave those outside who come meanwhile."""
         until = self.began + self.expected - LEAD
         while not self.ticket.done():
             left = until - time.perf_counter()
             if left <= 0:
                 return
-            wake(min(left, LOOK))
+            time.sleep(min(left, LOOK))

@@ -170,5 +170,5 @@ def test_a_single_request_waits_for_nothing() -> None:
 def test_the_turn_comes_near_the_expected_end_or_when_it_ended(expected: float, ends: float, least: float, most: float) -> None:
     began = time.perf_counter()
     flight = Flight([], SimpleNamespace(done=lambda: time.perf_counter() - began > ends), expected, began)
-    flight.wait_for_turn(time.sleep)
+    flight.wait_for_turn()
     assert least <= time.perf_counter() - began < most

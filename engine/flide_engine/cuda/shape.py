@@ -8,7 +8,7 @@ import numpy as np
 
 from flide_engine.cuda.capacity import row_capacity
 from flide_engine.kernels.gdn_chunks import chunk_capacity
-from flide_engine.kernels.tiles import spans_of
+from flide_engine.kernels.tiles import segment_spans
 from flide_engine.plan import Int32, RoundPlan
 from flide_engine.segments import Kind
 
@@ -61,7 +61,7 @@ class PassShape:
 
 def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
     """The shape that serves a plan."""
-    keys = np.where(plan.seg_kind == Kind.TRUNK, plan.seg_start + plan.seg_len, plan.seg_hist)
+    spans = segment_spans(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, first_split)
     readouts = len(plan.readout_row)
     return PassShape(
         rows=row_capacity(plan.rows),
@@ -73,7 +73,7 @@ def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
         tables=count_capacity(plan.page_table.shape[0]),
         pages=power_of_two(plan.page_table.shape[1], FEWEST_PAGES),
         depth=plan.seg_locals.shape[1],
-        spans=int(spans_of(keys, first_split).max(initial=1)),
+        spans=int(spans.max(initial=1)),
         labels=power_of_two(len(plan.label_ids), FEWEST_LABELS),
         most_labels=power_of_two(int(np.diff(plan.label_ptr).max(initial=0)), 8),
     )

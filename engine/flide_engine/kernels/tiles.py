@@ -22,12 +22,16 @@ def spans_of(keys: Any, first_split: int = FIRST_SPLIT) -> Any:
     return 1 + sum(((first_split << i) < keys).astype(np.int64) for i in range(MOST_SPANS - 1))
 
 
+def segment_spans(seg_len: Any, seg_start: Any, seg_kind: Any, seg_hist: Any, first_split: int = FIRST_SPLIT) -> Any:
+    """Key spans of each segment's last row, from a plan's numpy arrays."""
+    return spans_of(np.where(np.asarray(seg_kind) == 0, np.asarray(seg_start) + seg_len, seg_hist), first_split)
+
+
 def tile_capacity(
     seg_len: Any, seg_start: Any, seg_kind: Any, seg_hist: Any, tokens_a_tile: int, first_split: int = FIRST_SPLIT
 ) -> tuple[int, int]:
     """(entries of the tile table, most spans of a row) of a plan, from its numpy arrays."""
-    keys = np.where(np.asarray(seg_kind) == 0, np.asarray(seg_start) + seg_len, seg_hist)
-    spans = spans_of(keys, first_split)
+    spans = segment_spans(seg_len, seg_start, seg_kind, seg_hist, first_split)
     return int((-(-np.asarray(seg_len) // tokens_a_tile) * spans).sum()), int(spans.max(initial=1))
 
 
