@@ -149,9 +149,9 @@ def test_http_overhead(null_server: str, bar: Callable[..., None]) -> None:
     took = asyncio.run(one_client(null_server, 30))
     load = os.getloadavg()[0]
     bar("HTTP round trip of a step, one client, p50 ms", share(took, 0.5), limit=4.0, p90=share(took, 0.9), load=load)
-    # The best of three spans: what else the machine does only ever takes away.
+    # The median of three spans: single ones vary by a tenth on a virtual machine.
     spans = [asyncio.run(many_clients(null_server, 32, 8.0)) for _ in range(3)]
-    rate, many = max(spans, key=lambda span: span[0])
+    rate, many = sorted(spans, key=lambda span: span[0])[1]
     load = os.getloadavg()[0]
     bar("32 clients, steps a second", rate, at_least=400, p50=share(many, 0.5), p99=share(many, 0.99), load=load,
         spans=[round(r, 1) for r, _ in spans])  # fmt: skip
