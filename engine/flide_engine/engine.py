@@ -41,7 +41,13 @@ class Forward(Protocol):
 
     def self_test(self) -> SelfTest: ...
 
-    def launch(self, plan: RoundPlan) -> Pending: ...
+    def stage(self, plan: RoundPlan) -> Any:
+        """Make a pass ready before its turn comes. Goes to launch or to drop, once."""
+        ...
+
+    def drop(self, staged: Any) -> None: ...
+
+    def launch(self, staged: Any) -> Pending: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,8 @@ class Prepared:
 
     requests: Sequence[Request]
     passes: list[tuple[list[Part], PlannedRound]]
+    staged: list[Any]
+    """For each pass what the forward made ready; empty once it is launched or dropped."""
     gathered: list[_Gathered]
     internal: list[Checkpoint]
     tokens: int
@@ -205,7 +213,7 @@ class Engine:
                 raise LabelMassUnsupported(f"the engine on {self.info.device} does not sum over the vocabulary")
         parts = [part for i, r in enumerate(requests) for part in split_request(i, r, self.max_stream)]
         gathered = [_Gathered(_no_readout(r), _no_readout(r)) for r in requests]
-        prepared = Prepared(requests, [], gathered, [], 0)
+        prepared = Prepared(requests, [], [], gathered, [], 0)
         handed: dict[int, Checkpoint] = {}
         try:
             for group in pack(parts, requests, self.max_stream):
@@ -223,6 +231,7 @@ class Engine:
             requests.append(Request(part.segments, start, original.share_key))
         planned = plan_round(Round(requests), self.memory.take)
         prepared.passes.append((group, planned))
+        prepared.staged.append(self._forward.stage(planned.plan))
         prepared.tokens += planned.plan.rows
         for part, placement in zip(group, planned.placements, strict=True):
             out = prepared.gathered[part.owner]
@@ -244,8 +253,8 @@ class Engine:
         """Start a prepared round. On a GPU this returns before the work is done."""
         ticket = Ticket(prepared, [], time.perf_counter())
         try:
-            for _, planned in prepared.passes:
-                ticket.pending.append(self._forward.launch(planned.plan))
+            while prepared.staged:
+                ticket.pending.append(self._forward.launch(prepared.staged.pop(0)))
         except Exception:
             self.discard(prepared)
             raise
@@ -290,11 +299,13 @@ class Engine:
         self._free_passes(prepared)
 
     def _free_passes(self, prepared: Prepared) -> None:
+        for staged in prepared.staged:
+            self._forward.drop(staged)
         for handle in prepared.internal:
             handle.release()
         for _, planned in prepared.passes:
             self.memory.release(planned.pages, planned.slots)
-        prepared.internal, prepared.passes = [], []
+        prepared.internal, prepared.passes, prepared.staged = [], [], []
 
     def export(self, checkpoint: Checkpoint, since: int = 0) -> Exported:
         """A checkpoint as host tensors: K/V of [since, m) and the state at m. Thread-safe."""

@@ -163,13 +163,14 @@ def profile(engine: Engine, name: str, request: Request) -> str:
     assert len(prepared.passes) == 1, "profile requests that fit one pass"
     plan = prepared.passes[0][1].plan
     shape = shape_of(plan, forward._first_split)
-    forward._block.upload(plan, shape)
-    at, logits = forward._block.views(shape), forward._workspace.logits(shape)
-    replay = median_ms(lambda: forward.enqueue(at, logits), 10)
-    logits = logits[: len(plan.label_ids)]
+    landing = forward._landings.take(len(plan.label_ids))
+    forward._block.upload(prepared.staged.pop(), landing.at)
+    at = forward._block.views(shape)
+    replay = median_ms(lambda: forward.enqueue(at, forward._landings.buffer), 10)
+    landing.launched(None)
     flat = np.concatenate([x for s in result.results[0].logits for x in s])
     again = np.concatenate([x for s in replayed.results[0].logits for x in s])
-    same = bool(np.array_equal(flat, logits.cpu().numpy()) and np.array_equal(flat, again))
+    same = bool(np.array_equal(flat, landing.result()) and np.array_equal(flat, again))
     alone = products_alone(engine, at)
     engine.discard(prepared)
     theory = costs(engine, plan)

@@ -1,19 +1,18 @@
-"""CudaForward: one pass over a planned round. Everything is enqueued; only the label logits come back."""
+"""CudaForward: one pass over a planned round. Everything is enqueued; only the label logits come back, into pinned memory."""
 
 from __future__ import annotations
 
 import hashlib
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from flide_engine.cuda.aside import Aside
 from flide_engine.cuda.capacity import capacities, row_capacity
 from flide_engine.cuda.full import FullMixing, Tiles, key_value_rows, page_blocks
 from flide_engine.cuda.graphs import Graphs
+from flide_engine.cuda.landing import Landing, Landings
 from flide_engine.cuda.linear import mix_linear
-from flide_engine.cuda.metadata import DeviceRound, MetadataBlock
+from flide_engine.cuda.metadata import DeviceRound, MetadataBlock, Staged
 from flide_engine.cuda.products import Products, check_products
 from flide_engine.cuda.shape import shape_of
 from flide_engine.cuda.workspace import Workspace
@@ -37,23 +36,6 @@ NUMERICS_VERSION = 1
 READOUTS_AT_START = 256
 
 
-class LogitsOnTheirWay:
-    """A copy to pinned memory and the event behind it."""
-
-    def __init__(self, logits: Tensor) -> None:
-        self._host = torch.empty(logits.shape, dtype=torch.float32, pin_memory=True)
-        self._host.copy_(logits, non_blocking=True)
-        self._done = torch.cuda.Event()
-        self._done.record()
-
-    def done(self) -> bool:
-        return bool(self._done.query())
-
-    def result(self) -> npt.NDArray[np.float32]:
-        self._done.synchronize()
-        return np.array(self._host.numpy())
-
-
 class CudaForward:
     """The pass of one model on one GPU, bfloat16 or float32 (exact: no TF32). Used by one thread, on the default stream."""
 
@@ -67,7 +49,7 @@ class CudaForward:
         self._model, self._memory, self._max_stream, self._first_split = model, memory, max_stream, first_split
         self._products = Products()
         self.numerics = ""  # known once the self-test has chosen the products
-        self._block = MetadataBlock(memory.device)
+        self._block, self._landings = MetadataBlock(memory.device), Landings()
         c = model.config
         self._rope = rope_table(c.rope_theta, c.rotary_dim, c.max_context, memory.device)
         self._page_blocks = page_blocks(memory)
@@ -108,27 +90,37 @@ class CudaForward:
                 found.setdefault(tuple(w.shape), w)
         return list(found.values())
 
+    def stage(self, plan: RoundPlan) -> Staged:
+        """Everything of a launch that the GPU is not needed for. Give it to launch, or to drop."""
+        return self._block.stage(plan, shape_of(plan, self._first_split))
+
+    def drop(self, staged: Staged) -> None:
+        """It will not be launched."""
+        self._block.drop(staged)
+
     @torch.inference_mode()
-    def launch(self, plan: RoundPlan) -> LogitsOnTheirWay:
-        """Enqueue the pass and the copy of its logits. Does not wait for the GPU."""
+    def launch(self, staged: Staged) -> Landing:
+        """Enqueue the pass; its logits arrive in pinned memory. Does not wait for the GPU."""
+        plan, shape = staged.plan, staged.shape
         if not plan.rows:
-            return LogitsOnTheirWay(torch.zeros(len(plan.label_ids), dtype=torch.float32, device=self._memory.device))
-        shape = shape_of(plan, self._first_split)
-        moved = self._block.reserve(shape)
+            self.drop(staged)
+            return self._landings.empty(len(plan.label_ids))
+        moved = self._block.reserve(staged)
+        moved |= self._landings.reserve(len(plan.label_ids))
         if self._workspace.reserve(shape) or moved:
             self._clear()
-        self._block.upload(plan, shape)
-        logits = self._workspace.logits(shape)
+        landing = self._landings.take(len(plan.label_ids))
+        self._block.upload(staged, landing.at)
 
         def enqueue() -> None:
-            self.enqueue(self._block.views(shape), logits)
+            self.enqueue(self._block.views(shape), self._landings.buffer)
 
         if self.graphs is None:
             enqueue()
         else:
             self.graphs.run(shape, enqueue)
-        found = logits[: len(plan.label_ids)]
-        return LogitsOnTheirWay(torch.cat([found, self._sums(plan)]) if len(plan.mass) else found)
+        landing.launched(self._sums(plan) if len(plan.mass) else None)
+        return landing
 
     def _sums(self, plan: RoundPlan) -> Tensor:
         """[W] float32: the log of the sum over the vocabulary of the readouts in plan.mass, from what the pass left behind.
@@ -215,5 +207,5 @@ class CudaForward:
             self._products(after.acted, layer.down, after.delta)
         label_logits(
             read.residual, read.delta, model.norm, model.head, at.label_ptr, at.label_ids, logits, count=at.shape.readouts,
-            most_labels=at.shape.most_labels, eps=eps, softcap=model.config.softcap,
+            most_labels=at.shape.most_labels, eps=eps, softcap=model.config.softcap, place=at.counts[1:],
         )  # fmt: skip

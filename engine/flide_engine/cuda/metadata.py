@@ -7,6 +7,7 @@ plan of its shape where it read the last.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,6 @@ from flide_engine.segments import Kind
 Tensor = torch.Tensor
 ALIGNMENT = 32
 """Entries: every array starts on a 128-byte line, so pointer alignment never changes between rounds."""
-STAGES = 4
-"""Pinned blocks in turn, so that filling one does not wait for the copy of the one before."""
 FIRST_BLOCK = 1 << 20
 """Entries of the first block."""
 PADDING = {
@@ -35,7 +34,9 @@ PADDING = {
 class DeviceRound:
     """A plan on the device, every array at the capacity of its shape. All int32, as in RoundPlan.
 
-    counts: [1] readouts in use. trunks, locals: segments of each level that has any, -1 behind the last.
+    counts: [2], readouts in use and where the pass' logits go. trunks, locals: segments of each level that has any, -1 behind the
+    last. Label ids and page tables share the block's tail, whose length no launch depends on: segments.page_table is [tail, 1], and
+    segments.table counts its entries.
     """
 
     shape: PassShape
@@ -60,10 +61,10 @@ class DeviceRound:
 
 @dataclass(frozen=True)
 class Layout:
-    """name -> (first entry, array shape) in the block, and the block's entries."""
+    """name -> (first entry, array shape) in the block, and where its tail begins."""
 
     places: dict[str, tuple[int, tuple[int, ...]]]
-    size: int
+    tail: int
 
 
 @functools.lru_cache(maxsize=1024)
@@ -71,7 +72,7 @@ def layout_of(shape: PassShape) -> Layout:
     """Where each array of a shape lies."""
     s = shape.segments
     arrays: dict[str, tuple[int, ...]] = {
-        "counts": (1,),
+        "counts": (2,),
         **dict.fromkeys(("token_ids", "positions", "row_segment", "kv_dst"), (shape.rows,)),
         **dict.fromkeys(
             ("seg_first_row", "seg_len", "seg_start", "seg_kind", "seg_state_in", "seg_state_out", "seg_hist", "seg_table"),
@@ -82,23 +83,34 @@ def layout_of(shape: PassShape) -> Layout:
         "save_ptr": (s + 1,),
         "save_pos": (shape.saves,),
         "save_slot": (shape.saves,),
-        "page_table": (shape.tables, shape.pages),
         "readout_row": (shape.readouts,),
         "label_ptr": (shape.readouts + 1,),
-        "label_ids": (shape.labels,),
-        **{f"trunks {i}": (n,) for i, n in enumerate(shape.trunks)},
-        **{f"locals {i}": (n,) for i, n in enumerate(shape.locals)},
+        **{f"trunks {i}": (shape.trunks,) for i in range(shape.trunk_levels)},
+        **{f"locals {i}": (s,) for i in range(shape.local_levels)},
     }
     places, size = {}, 0
     for name, dims in arrays.items():
         places[name] = (size, dims)
-        size += -(-int(np.prod(dims)) // ALIGNMENT) * ALIGNMENT
+        size += _aligned(int(np.prod(dims)))
     return Layout(places, size)
 
 
+def _aligned(n: int) -> int:
+    return -(-n // ALIGNMENT) * ALIGNMENT
+
+
+def block_size(plan: RoundPlan, layout: Layout) -> int:
+    """Entries of a plan's block."""
+    return layout.tail + _aligned(len(plan.label_ids)) + plan.page_table.size
+
+
 def fill(host: Int32, plan: RoundPlan, layout: Layout) -> None:
-    """Write a plan to a host block of its shape's layout, padding included."""
-    arrays = plan.arrays() | {"counts": np.array([len(plan.readout_row)], np.int32)}
+    """Write a plan to a host block of at least block_size entries, padding included."""
+    labels = _aligned(len(plan.label_ids))
+    arrays = plan.arrays() | {
+        "counts": np.array([len(plan.readout_row), 0], np.int32),
+        "seg_table": plan.seg_table * np.int32(plan.page_table.shape[1]) + np.int32(labels),
+    }
     for kind, name in ((Kind.TRUNK, "trunks"), (Kind.LOCAL, "locals")):
         arrays |= {f"{name} {i}": s for i, s in enumerate(by_level(plan, kind))}
     for name, (at, dims) in layout.places.items():
@@ -111,11 +123,15 @@ def fill(host: Int32, plan: RoundPlan, layout: Layout) -> None:
             view = host[at : at + int(np.prod(dims))].reshape(dims)
             view[...] = PADDING.get(name, 0)
             view[tuple(slice(n) for n in a.shape)] = a
+    tail = host[layout.tail : block_size(plan, layout)]
+    tail[: len(plan.label_ids)] = plan.label_ids
+    tail[labels:] = plan.page_table.ravel()
 
 
 def device_round(shape: PassShape, layout: Layout, block: Tensor) -> DeviceRound:
     """Views of a filled block."""
     on = {name: block[at : at + int(np.prod(dims))].view(dims) for name, (at, dims) in layout.places.items()}
+    tail = block[layout.tail :]
     segments = Segments(
         first_row=on["seg_first_row"],
         length=on["seg_len"],
@@ -124,56 +140,72 @@ def device_round(shape: PassShape, layout: Layout, block: Tensor) -> DeviceRound
         hist=on["seg_hist"],
         table=on["seg_table"],
         locals=on["seg_locals"],
-        page_table=on["page_table"],
+        page_table=tail.view(-1, 1),
     )
-    plain = ("counts", "token_ids", "positions", "row_segment", "kv_dst", "readout_row", "label_ptr", "label_ids", "conv_prev",
-             "seg_state_in", "seg_state_out", "save_ptr", "save_pos", "save_slot")  # fmt: skip
+    plain = ("counts", "token_ids", "positions", "row_segment", "kv_dst", "readout_row", "label_ptr", "conv_prev", "seg_state_in",
+             "seg_state_out", "save_ptr", "save_pos", "save_slot")  # fmt: skip
     return DeviceRound(
         shape=shape,
         segments=segments,
-        trunks=tuple(on[f"trunks {i}"] for i in range(len(shape.trunks))),
-        locals=tuple(on[f"locals {i}"] for i in range(len(shape.locals))),
+        trunks=tuple(on[f"trunks {i}"] for i in range(shape.trunk_levels)),
+        locals=tuple(on[f"locals {i}"] for i in range(shape.local_levels)),
+        label_ids=tail,
         **{name: on[name] for name in plain},
     )
 
 
+@dataclass(eq=False)
+class Staged:
+    """A plan in a pinned block, ready to be copied. size: entries in use."""
+
+    plan: RoundPlan
+    shape: PassShape
+    pinned: Tensor
+    size: int
+
+
 class MetadataBlock:
-    """Pinned blocks in turn and one block on the device, grown to the largest round seen."""
+    """Pinned blocks to stage plans in, and one block on the device, grown to the largest round seen. Used by one thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pinned: list[Tensor | None] = [None] * STAGES
-        self._copied: list[torch.cuda.Event | None] = [None] * STAGES
+        self._free: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
         self._block = torch.empty(0, dtype=torch.int32, device=device)
-        self._turn = 0
 
-    def reserve(self, shape: PassShape) -> bool:
-        """Make room for a shape. True when the block moved: views and graphs of the old one are void."""
-        size = layout_of(shape).size
-        if self._block.numel() >= size:
+    def stage(self, plan: RoundPlan, shape: PassShape) -> Staged:
+        """Write a plan where it can be copied from. Give it to upload or to drop."""
+        layout = layout_of(shape)
+        staged = Staged(plan, shape, self._pinned(size := block_size(plan, layout)), size)
+        fill(staged.pinned.numpy(), plan, layout)
+        return staged
+
+    def drop(self, staged: Staged) -> None:
+        """It will not be uploaded."""
+        self._free.appendleft((staged.pinned, None))
+
+    def reserve(self, staged: Staged) -> bool:
+        """Make room. True when the block moved: views and graphs of the old one are void."""
+        if self._block.numel() >= staged.size:
             return False
-        self._block = torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, device=self._device)
+        self._block = torch.empty(max(2 * staged.size, FIRST_BLOCK), dtype=torch.int32, device=self._device)
         return True
 
-    def upload(self, plan: RoundPlan, shape: PassShape) -> None:
-        """One pinned copy, behind the kernels of the round before it on the stream."""
-        layout = layout_of(shape)
-        pinned = self._stage(layout.size)
-        fill(pinned.numpy(), plan, layout)
-        self._block[: layout.size].copy_(pinned[: layout.size], non_blocking=True)
-        event = self._copied[self._turn] = self._copied[self._turn] or torch.cuda.Event()
+    def upload(self, staged: Staged, logits_at: int) -> None:
+        """One pinned copy, behind the kernels of the round before it on the stream. logits_at: where the pass' logits go."""
+        staged.pinned[1] = logits_at
+        self._block[: staged.size].copy_(staged.pinned[: staged.size], non_blocking=True)
+        event = torch.cuda.Event()
         event.record()
+        self._free.append((staged.pinned, event))
 
     def views(self, shape: PassShape) -> DeviceRound:
         """What was uploaded last, which had this shape; a later upload of the shape shows in the same views."""
         return device_round(shape, layout_of(shape), self._block)
 
-    def _stage(self, size: int) -> Tensor:
-        """The next pinned block, once the copy out of it that may still run is done."""
-        self._turn = (self._turn + 1) % STAGES
-        copied, pinned = self._copied[self._turn], self._pinned[self._turn]
-        if copied is not None:
-            copied.synchronize()
-        if pinned is None or pinned.numel() < size:
-            pinned = self._pinned[self._turn] = torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, pin_memory=True)
-        return pinned
+    def _pinned(self, size: int) -> Tensor:
+        """A pinned block that no copy reads any more."""
+        if self._free and ((event := self._free[0][1]) is None or event.query()):
+            pinned, _ = self._free.popleft()
+            if pinned.numel() >= size:
+                return pinned
+        return torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, pin_memory=True)

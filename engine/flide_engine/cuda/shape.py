@@ -10,49 +10,51 @@ from flide_engine.cuda.capacity import row_capacity
 from flide_engine.kernels.gdn_chunks import chunk_capacity
 from flide_engine.kernels.tiles import segment_spans
 from flide_engine.plan import Int32, RoundPlan
-from flide_engine.segments import Kind
+from flide_engine.segments import GRID, Kind
 
-FEWEST_PAGES = 16
-FEWEST_LABELS = 64
-
-
-def count_capacity(n: int) -> int:
-    """0, 1, 2, 3, 4, 6, 8, 12, 16, ...: the smallest of these that holds n. Unused programs then stay below a third."""
-    if n <= 4:
-        return n
-    power: int = 1 << (n - 1).bit_length()
-    return power * 3 // 4 if n <= power * 3 // 4 else power
+FEWEST_SEGMENTS = 4
+FEWEST_LABELS = 16
 
 
 def power_of_two(n: int, least: int = 1) -> int:
     return max(least, 1 << max(0, n - 1).bit_length())
 
 
+def power_of_four(n: int, least: int = 1) -> int:
+    """The smallest of least, 4 * least, 16 * least, ... that holds n."""
+    capacity = least
+    while capacity < n:
+        capacity *= 4
+    return capacity
+
+
 @dataclass(frozen=True)
 class PassShape:
-    """Capacities of everything that a launch or an address depends on.
+    """Capacities of everything that a launch or an address depends on; all else follows from them or stands in the metadata.
 
-    trunks, locals: segments of each level that has any, levels ascending. depth: local ancestors listed per segment. spans: key
-    spans of the longest history. most_labels: labels of one readout.
+    trunks: segments of a level of trunks. trunk_levels, local_levels: levels that have any. depth: local ancestors listed per
+    segment. spans: key spans of the longest history. most_labels: labels of one readout.
     """
 
     rows: int
     readouts: int
     segments: int
-    trunks: tuple[int, ...]
-    locals: tuple[int, ...]
-    saves: int
-    tables: int
-    pages: int
+    trunks: int
+    trunk_levels: int
+    local_levels: int
     depth: int
     spans: int
-    labels: int
     most_labels: int
 
     @property
     def chunks(self) -> int:
         """Delta-rule chunks."""
         return chunk_capacity(self.rows, self.segments)
+
+    @property
+    def saves(self) -> int:
+        """Checkpoints: one a grid position of a trunk at most."""
+        return self.rows // GRID + self.trunks * self.trunk_levels
 
     def tiles(self, tokens_a_tile: int) -> int:
         """Entries of the attention tile table."""
@@ -62,20 +64,18 @@ class PassShape:
 def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
     """The shape that serves a plan."""
     spans = segment_spans(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, first_split)
-    readouts = len(plan.readout_row)
+    rows, readouts = row_capacity(plan.rows), len(plan.readout_row)
+    trunks, locals_ = by_level(plan, Kind.TRUNK), by_level(plan, Kind.LOCAL)
     return PassShape(
-        rows=row_capacity(plan.rows),
-        readouts=row_capacity(readouts) if readouts else 0,
-        segments=count_capacity(len(plan.seg_len)),
-        trunks=tuple(count_capacity(len(s)) for s in by_level(plan, Kind.TRUNK)),
-        locals=tuple(count_capacity(len(s)) for s in by_level(plan, Kind.LOCAL)),
-        saves=count_capacity(len(plan.save_pos)),
-        tables=count_capacity(plan.page_table.shape[0]),
-        pages=power_of_two(plan.page_table.shape[1], FEWEST_PAGES),
-        depth=plan.seg_locals.shape[1],
+        rows=rows,
+        readouts=min(rows, power_of_four(readouts, 16)) if readouts else 0,
+        segments=power_of_two(len(plan.seg_len), FEWEST_SEGMENTS),
+        trunks=power_of_four(max(map(len, trunks), default=0)) if trunks else 0,
+        trunk_levels=len(trunks),
+        local_levels=len(locals_),
+        depth=power_of_two(plan.seg_locals.shape[1]),
         spans=int(spans.max(initial=1)),
-        labels=power_of_two(len(plan.label_ids), FEWEST_LABELS),
-        most_labels=power_of_two(int(np.diff(plan.label_ptr).max(initial=0)), 8),
+        most_labels=power_of_four(int(np.diff(plan.label_ptr).max(initial=0)), FEWEST_LABELS),
     )
 
 

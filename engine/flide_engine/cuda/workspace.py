@@ -76,7 +76,6 @@ class Workspace:
             grown = True
         self.tables(shape)
         self.partials(shape.spans, shape.rows)
-        self.logits(shape)
         return grown or any(self._scratch[name] is not t for name, t in before.items())
 
     def _zeros(self, *shape: int) -> Tensor:
@@ -134,10 +133,6 @@ class Workspace:
             pointers=self._held("pointers", (shape.segments + 1,), ints),
             readouts=self._held("readout tiles", (shape.readouts * shape.spans, 4), ints),
         )
-
-    def logits(self, shape: PassShape) -> Tensor:
-        """[labels of the shape] float32."""
-        return self._held("logits", (shape.labels,), torch.float32)
 
     def partials(self, spans: int, rows: int) -> Partials:
         """Scratch for histories of several spans; empty (and never touched) when there is one span."""

@@ -12,8 +12,8 @@ LABELS_A_PROGRAM = 8
 
 @triton.jit(do_not_specialize=["count"])
 def _label_logits(
-    residual, delta, weight, head, label_ptr, label_ids, logits, count,
-    eps, softcap, HAS_SOFTCAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, LABELS: tl.constexpr,
+    residual, delta, weight, head, label_ptr, label_ids, logits, place, count, eps, softcap,
+    HAS_PLACE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, LABELS: tl.constexpr,
 ):  # fmt: skip
     readout = tl.program_id(0).to(tl.int64)
     if readout < count:
@@ -41,17 +41,20 @@ def _label_logits(
             if HAS_SOFTCAP:
                 # tanh by exp2, which every triton has: 1 - 2 / (exp(2x) + 1)
                 dot = softcap * (1.0 - 2.0 / (tl.exp(2.0 * dot / softcap) + 1.0))
+            if HAS_PLACE:
+                logits += tl.load(place)
             tl.store(logits + entry, dot, mask=entry < end)
 
 
 def label_logits(
     residual: Tensor, delta: Tensor, weight: Tensor, head: Tensor, label_ptr: Tensor, label_ids: Tensor, logits: Tensor, *,
-    count: int, most_labels: int, eps: float, softcap: float | None = None,
+    count: int, most_labels: int, eps: float, softcap: float | None = None, place: Tensor | None = None,
 ) -> None:  # fmt: skip
     """logits[e] = head[label_ids[e]] . rms_norm(residual[r] + delta[r]) for every entry e of readout r.
 
     residual, delta: [>= count, H]; the sum is rounded to their dtype as everywhere in the residual stream, then all is float32.
-    weight: [H] zero-centred. head: [vocab, H]. label_ptr: [count + 1], label_ids: [L] int32. logits: [L] float32.
+    weight: [H] zero-centred. head: [vocab, H]. label_ptr: [count + 1], label_ids: [>= L] int32. logits: [L] float32, also in pinned
+    host memory. place: [1] int32, entry of logits that stands for the first.
     most_labels: at least the largest number of labels of one readout. softcap: cap * tanh(logit / cap) when given.
     The sum's order is fixed by H.
     """
@@ -60,7 +63,8 @@ def label_logits(
         return
     grid = (count, triton.cdiv(most_labels, LABELS_A_PROGRAM))
     _label_logits[grid](
-        residual, delta, weight, head, label_ptr, label_ids, logits, count, eps, softcap or 0.0,
-        HAS_SOFTCAP=softcap is not None, WIDTH=width, BLOCK=triton.next_power_of_2(width), CHUNK=min(512, triton.next_power_of_2(width)),
+        residual, delta, weight, head, label_ptr, label_ids, logits, place, count, eps, softcap or 0.0,
+        HAS_PLACE=place is not None, HAS_SOFTCAP=softcap is not None, WIDTH=width, BLOCK=triton.next_power_of_2(width),
+        CHUNK=min(512, triton.next_power_of_2(width)),
         LABELS=LABELS_A_PROGRAM, num_warps=8 if width > 256 else 4,
     )  # fmt: skip

@@ -61,6 +61,12 @@ class CpuForward:
     def self_test(self) -> SelfTest:
         return check_products(self._model, self._products)
 
+    def stage(self, plan: RoundPlan) -> RoundPlan:
+        return plan
+
+    def drop(self, staged: RoundPlan) -> None:
+        pass
+
     def launch(self, plan: RoundPlan) -> Done:
         if len(plan.mass) and self._alone is None:  # looked at when first needed: a vocabulary's product takes its time
             self._alone = place_matters(self._model.head)
