@@ -26,6 +26,7 @@ from flide_agent.reader import Reader
 from flide_agent.reading import Reading, build_request, read_answers
 from flide_agent.retention import Retention
 from flide_agent.settings import Settings
+from flide_agent.store.report import Kind
 
 if TYPE_CHECKING:
     from flide_agent.prompts import Prompts
@@ -197,8 +198,8 @@ class Decider:
             self.sessions.commit(step, checkpoints, m=m)
             if step.opens:
                 self.retention.opened(tenant)
-        elif checkpoints:
-            self._run_behind(self.in_thread(lambda: self._publish(reading, checkpoints)))
+        elif checkpoints or m:
+            self._run_behind(self.in_thread(lambda: self._publish(reading, m, checkpoints)))
         times.mark("keep")
         reply = self._reply(reading, done, m, answers, candidates, times)
         seconds = time.perf_counter() - times.start
@@ -217,9 +218,12 @@ class Decider:
         if model is not None and model != self.served.name and model not in ALIASES:
             raise UnknownModel(f"Unknown model: {model[:100]}; this server has {self.served.name}")
 
-    def _publish(self, reading: Reading, checkpoints: dict[int, Any]) -> None:
+    def _publish(self, reading: Reading, m: int, checkpoints: dict[int, Any]) -> None:
+        """Of a request outside sessions. A state seen once stays on the device; one that came back is written to the disk."""
+        if m:
+            self.store.resumed(reading.share_key, reading.tokens, m, None)
         for position, checkpoint in checkpoints.items():
-            self.store.publish(reading.share_key, reading.tokens[:position], checkpoint, None)
+            self.store.publish(reading.share_key, reading.tokens[:position], checkpoint, None, Kind.INNER)
 
     def _run_behind(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

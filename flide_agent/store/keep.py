@@ -92,9 +92,9 @@ class Keeping:
                 self._nodes.discard_if_empty(put.node)
             self._counters.add("writes_dropped")
 
-    def resumed(self, share_key: bytes, tokens: Tokens, m: int, session: str) -> bytes:
-        """A step of the session went on from the checkpoint at m (`Found.m`) of tokens: the session holds it from now on, and one
-        that was only on the device is written. Returns its key."""
+    def resumed(self, share_key: bytes, tokens: Tokens, m: int, session: str | None) -> bytes:
+        """A request went on from the checkpoint at m (`Found.m`) of tokens: one that was only on the device is written, and the
+        session holds it from now on. Returns its key."""
         keys = self._chains.upto(share_key, tokens, m)
         with self._nodes.lock:
             node, put = self._nodes.by_key.get(keys[-1]), None
@@ -102,7 +102,8 @@ class Keeping:
                 node.kind = max(node.kind, Kind.FORK)
                 put = self._wanted(node, keys)
         self._write(put)
-        self.hold(share_key, keys[-1:], session)
+        if session is not None:
+            self.hold(share_key, keys[-1:], session)
         return keys[-1]
 
     def rank(self, kinds: Mapping[bytes, Kind]) -> None:

@@ -19,7 +19,8 @@ __all__ = ["CheckpointInfo", "Found", "Kind", "Mode", "PoolFull", "StoreStats", 
 class Kind(IntEnum):
     """What a checkpoint is good for; the higher, the likelier it is that a later history goes on from it.
 
-    INNER: a message boundary before a step's end; device only, until something goes on from it. OLD: the end of an earlier step.
+    INNER: a message boundary before a step's end, or a state outside sessions that was seen once; device only, until something goes
+    on from it. OLD: the end of an earlier step.
     RUNG: of the ladder of doubling distances behind the end. FORK: where histories parted or are expected to. STEP: the end of
     one of the last two steps. PREFIX: the end of tools and system messages, which other sessions share.
     """

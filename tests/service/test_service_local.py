@@ -191,3 +191,18 @@ def test_nothing_is_left_behind() -> None:
         while inside.store.relieve(PoolFull(memory.pages, memory.slots)):
             pass
         assert memory.free() == (memory.pages, memory.slots)
+
+
+def test_a_state_outside_sessions_is_written_when_it_comes_back(tmp_path: Path) -> None:
+    """What was asked about once is not worth the disk: only a state that came again is there after a restart."""
+    settings = msgspec.structs.replace(SMALL, store=tmp_path / "store")
+    once, twice = (f"{name} was seen. " * 40 for name in ("One", "Two"))
+    with LocalService(settings) as service:
+        assert service.systemone(once, NOUL).usage.x_cached_tokens == 0
+        assert service.systemone(twice, NOUL).usage.x_cached_tokens == 0
+        again = service.systemone(twice, NOUL).usage.x_cached_tokens
+        assert again > 0
+        assert service.systemone(once[: len(once) // 2], NOUL).usage.x_cached_tokens == 0
+    with LocalService(settings) as service:
+        assert service.systemone(twice, NOUL).usage.x_cached_tokens == again
+        assert service.systemone(once, NOUL).usage.x_cached_tokens == 0
