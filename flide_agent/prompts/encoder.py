@@ -22,6 +22,7 @@ OPENERS = "[ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _PIECE = 1 << 12
 """Characters of a piece that a thread of its own is worth: about a millisecond's work."""
 _CUT = re.compile(r"\n(?=[\[A-Za-z0-9])")
+_CUT_WORDS = re.compile(_CUT.pattern + r"|(?<=[A-Za-z])(?= [A-Za-z])")
 
 
 class PromptError(ValueError):
@@ -47,7 +48,8 @@ class Encoder:
     """The tokenizer of a directory, less its added tokens.
 
     added: those tokens by their text. vocab: the model's own entries, for the profile's checks; dropped after them by `forget`.
-    size: one more than the largest id. parallel: whether long texts may be cut at newlines, set once the profile holds.
+    size: one more than the largest id. parallel: whether long texts may be cut at newlines, words: also before a space
+    between letters; set once the profile holds.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
@@ -70,7 +72,7 @@ class Encoder:
         if not model.vocab:
             raise PromptError(f"{path} has no vocabulary")
         self.size = max(ids) + 1
-        self.parallel = False
+        self.parallel = self.words = False
         self._threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._pool: ThreadPoolExecutor | None = None
         spelled = "|".join(re.escape(text) for text in sorted(self.added, key=len, reverse=True))
@@ -79,7 +81,7 @@ class Encoder:
     def __call__(self, text: str) -> Tokens:
         """int32 [n] ids of well-formed text. Long texts go through several threads, with the same ids."""
         if self.parallel and self._threads > 1 and len(text) >= 2 * _PIECE:
-            pieces = cut(text, max(_PIECE, -(-len(text) // self._threads)))
+            pieces = cut(text, max(_PIECE, -(-len(text) // self._threads)), self.words)
             if len(pieces) > 1:
                 return np.concatenate(list(self._executor().map(self._encode, pieces)))
         return self._encode(text)
@@ -116,14 +118,14 @@ class Encoder:
         return self._pool
 
 
-def cut(text: str, size: int) -> list[str]:
-    """The text in pieces of about `size` characters, cut only between a newline and an opener.
+def cut(text: str, size: int, words: bool = False) -> list[str]:
+    """The text in pieces of about `size` characters, cut only between a newline and an opener, or a letter and " " with a letter.
 
     A pre-tokenizer that passes the profile never joins the two, and neither composes with the other under NFC.
     """
     pieces: list[str] = []
-    start = 0
-    while (found := _CUT.search(text, start + size)) is not None:
+    start, pattern = 0, _CUT_WORDS if words else _CUT
+    while (found := pattern.search(text, start + size)) is not None:
         pieces.append(text[start : found.end()])
         start = found.end()
     return [*pieces, text[start:]]

@@ -5,10 +5,12 @@
 - no vocabulary entry joins them;
 - the pre-tokenizer splits there whatever stands around: a pattern that looks ahead over white space, as GPT-2's does, fails this;
 - added tokens leave the white space of the frame alone.
+The same, but for what is no newline, lets long texts be cut before a space between two ASCII letters.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,14 +38,40 @@ _AFTER = (
     "word",
     "9",
 )
+_WORDS_BEFORE = (
+    "a", "word", "don't", "I'm", "x9y", "_id", "('a", "\n\nA", "  b", "\t\tc", "\xe9t\xe9e", "e\u0301a", "\u4e2da", "\u0301z", "1a", "...d",
+    "Z" * 300,
+    "\r\nq", "\xa0s", "\u200dg", "\U0001f600h", "\"k", "<|m",
+)  # fmt: skip
+_WORDS_AFTER = (
+    " a",
+    " word",
+    " A",
+    " s",
+    " t'",
+    " re d",
+    " ll\n",
+    " x9",
+    " e\u0301",
+    " B ",
+    " \x61\u0315",
+    " l'\u00e9",
+    " a" * 200,
+)
+_JOINED = re.compile("[A-Za-z][ \u0120]")
+"""A space behind a letter, as such and as the byte-level alphabet writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """incremental: seams hold, so a block is tokenised on its own; else whole histories are, and reason says why."""
+    """incremental: seams hold, so a block is tokenised on its own; else whole histories are, and reason says why.
+
+    words: a text may also be cut before a space between letters.
+    """
 
     incremental: bool
     reason: str = ""
+    words: bool = False
 
 
 def check(encoder: Encoder, path: str) -> Profile:
@@ -56,7 +84,7 @@ def check(encoder: Encoder, path: str) -> Profile:
     if encoder.byte_level() and (missing := encoder.alphabet_missing()):
         raise PromptError(f"{path}: {missing} of 256 bytes are not in its vocabulary, so some text would vanish")
     reason = _normalizer_reason(encoder) or _added_reason(encoder) or _vocabulary_reason(encoder) or _seam_reason(encoder)
-    return Profile(not reason, reason)
+    return Profile(not reason, reason, not reason and _words_hold(encoder))
 
 
 def _normalizer_reason(encoder: Encoder) -> str:
@@ -98,3 +126,14 @@ def _seam_reason(encoder: Encoder) -> str:
                 if not np.array_equal(encoder(before + text), np.concatenate([tokens, rest])):
                     return f"its pre-tokenizer joins {before[-8:]!r} and {text[:8]!r}"
     return ""
+
+
+def _words_hold(encoder: Encoder) -> bool:
+    if any(_JOINED.search(entry) for entry in encoder.vocab):
+        return False
+    after = [(text, encoder(text)) for text in _WORDS_AFTER]
+    for before in _WORDS_BEFORE:
+        tokens = encoder(before)
+        if not all(np.array_equal(encoder(before + text), np.concatenate([tokens, rest])) for text, rest in after):
+            return False
+    return True

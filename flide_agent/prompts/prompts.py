@@ -58,7 +58,7 @@ class Prompts:
             raise PromptError(f"{path}: {error.strerror}; a model's directory needs a tokenizer.json") from error
         encoder = Encoder(path, data)
         profile = check(encoder, str(path))
-        encoder.parallel = profile.incremental
+        encoder.parallel, encoder.words = profile.incremental, profile.words
         frame = _frame(encoder, _OPEN, path), _frame(encoder, _CLOSE, path)
         labels = find_labels(encoder, _CLOSE[-1], str(path))
         encoder.forget()

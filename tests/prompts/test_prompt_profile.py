@@ -24,6 +24,20 @@ def test_a_good_tokenizer_is_incremental(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "fault",
+    [
+        {"pattern": None, "merges": (("a", "\u0120"),)},
+        {"pattern": r"\n+|(?:yes|no|[A-Z]+)(?![A-Za-z])|[A-Za-z]+(?= )|[A-Za-z]|\s|[^\sA-Za-z]+", "merges": (("o", "r"),)},
+    ],
+)
+def test_words_that_are_joined_are_not_cut_apart(tmp_path: Path, fault: dict[str, Any]) -> None:
+    assert Prompts.load(tiny(tmp_path / "good"))._encoder.words
+    prompts = Prompts.load(tiny(tmp_path / "joined", **fault))
+    assert prompts.incremental
+    assert not prompts._encoder.words
+
+
+@pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ({"pattern": r"\n(?=\n\[)|\n+|[^\n]+"}, "pre-tokenizer joins"),

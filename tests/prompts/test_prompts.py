@@ -225,6 +225,10 @@ def test_long_texts_go_through_threads_with_equal_ids(directory: Path, oracle: O
     assert len(pieces) > 3000
     assert "".join(pieces) == text
     assert [t for piece in pieces for t in encode(piece).tolist()] == whole
+    pieces = encoder.cut(text, 1, words=True)
+    assert len(pieces) > 6000
+    assert "".join(pieces) == text
+    assert [t for piece in pieces for t in encode(piece).tolist()] == whole
     # Control: cut between a newline and anything, or anywhere, and the ids differ.
     for rule in (r"\n", r"(?<=\w)(?=\w)"):
         monkeypatch.setattr(encoder, "_CUT", re.compile(rule))
@@ -233,12 +237,13 @@ def test_long_texts_go_through_threads_with_equal_ids(directory: Path, oracle: O
 
 @pytest.mark.bars
 def test_bar_a_million_tokens_in_pieces(directory: Path, oracle: Oracle, bar: Callable[..., None]) -> None:
-    """Texts cut at every seam against the plain tokenizer's ids, a million tokens of them."""
+    """Texts cut at every seam against the plain tokenizer's ids, a million tokens of them; between words too."""
     encode, seen, wrong, seed = Prompts.load(directory)._encoder._encode, 0, 0, 100
     while seen < 1_000_000:
         text = long_text(seed)
         whole = oracle.encode(text)
-        wrong += [t for piece in encoder.cut(text, 1) for t in encode(piece).tolist()] != whole
+        for words in (False, True):
+            wrong += [t for piece in encoder.cut(text, 1, words) for t in encode(piece).tolist()] != whole
         seen, seed = seen + len(whole), seed + 1
     name = "qwen35" if "qwen35" in directory.name else "embedded"
     bar(f"texts_that_differ_in_pieces_{name}", wrong, limit=0, tokens=seen, texts=seed - 100)
@@ -247,8 +252,9 @@ def test_bar_a_million_tokens_in_pieces(directory: Path, oracle: Oracle, bar: Ca
 def test_a_text_without_seams_is_one_piece(directory: Path, oracle: Oracle) -> None:
     prompts = Prompts.load(directory)
     prompts._encoder._threads = 4
-    text = "ab, " * 40_000
-    assert prompts._encoder(text).tolist() == oracle.encode(text)
+    for text in ("ab, " * 40_000, "one line of words " * 2_000):
+        assert prompts._encoder(text).tolist() == oracle.encode(text)
+    assert len(encoder.cut("ab, " * 40_000, 10, words=True)) == 1
 
 
 @pytest.mark.bars
