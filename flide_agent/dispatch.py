@@ -32,6 +32,9 @@ __all__ = ["Counters", "Dispatcher", "Done", "Runs"]
 
 log = logging.getLogger("flide_agent.dispatch")
 
+ROUND_SECONDS = 0.05
+"""A round may grow beyond max_round_tokens while it stays this short: fuller rounds cost less a row, longer ones delay all in them."""
+
 
 class Runs(Protocol):
     """What the dispatcher needs of an engine; also prepare, submit and collect where `info.asynchronous`."""
@@ -46,7 +49,10 @@ class Runs(Protocol):
 
 
 class Dispatcher:
-    """relieve: frees device memory for a PoolFull and says whether it freed any (store.relieve); runs on the engine thread."""
+    """relieve: frees device memory for a PoolFull and says whether it freed any (store.relieve); runs on the engine thread.
+
+    most_round_tokens: rows of a round of a small model, whose rounds are short.
+    """
 
     def __init__(
         self,
@@ -55,12 +61,14 @@ class Dispatcher:
         max_queue: int = 256,
         max_round_tokens: int = 8192,
         *,
+        most_round_tokens: int = 0,
         slice_tokens: int = 4096,
         max_queue_tokens: int = 1 << 20,
         max_wait: float = 0.0,
     ) -> None:
         self.engine, self.relieve = engine, relieve
         self.max_round_tokens, self.slice_tokens = max_round_tokens, slice_tokens
+        self.most_round_tokens = max(max_round_tokens, most_round_tokens)
         self.counters = Counters()
         self._overlaps = getattr(engine.info, "asynchronous", False)
         self._line = Line(max_queue, max_queue_tokens, max_wait)
@@ -188,7 +196,7 @@ class Dispatcher:
         with self._wake:
             if not len(self._line):
                 return []
-            items, gone = self._line.take(self.max_round_tokens)
+            items, gone = self._line.take(self._room())
             for item in list(items):
                 if not item.begun and not item.place.set_running_or_notify_cancel():
                     items.remove(item)
@@ -198,6 +206,13 @@ class Dispatcher:
         for item in gone:
             self._leave(item)
         return items
+
+    def _room(self) -> int:
+        """Rows of the next round. Under the lock."""
+        seconds = self._line.expected_seconds(self.max_round_tokens)
+        if not seconds:
+            return self.max_round_tokens
+        return min(self.most_round_tokens, max(1, int(ROUND_SECONDS / seconds)) * self.max_round_tokens)
 
     def _put_behind(self, items: list[Item], flight: Flight | None) -> Flight | None:
         """Prepare and submit a round, behind `flight` if there is one. None when it must wait: `_answer` finds out why."""

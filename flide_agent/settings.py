@@ -86,7 +86,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="bytes of all bodies that are being worked on; one more is refused with 429", extra_json_schema=BYTES),
     ] = 256 << 20
     max_round_tokens: Annotated[
-        int, Meta(description="rows up to which waiting requests are put into one round; 0: 1024 on a CPU, 8192 on a GPU")
+        int,
+        Meta(
+            description="rows up to which waiting requests are put into one round; 0: 1024 on a CPU, 8192 on a GPU and 16384 there "
+            "while such a round takes less than 50 ms"
+        ),
     ] = 0
     slice_tokens: Annotated[
         int,
@@ -95,7 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     max_stream: Annotated[
-        int, Meta(description="rows of one forward pass; longer rounds run as several; 0: 4096 on a CPU, 8192 on a GPU")
+        int, Meta(description="rows of one forward pass; longer rounds run as several; 0: 4096 on a CPU, 16384 on a GPU")
     ] = 0
     graphs: Annotated[
         bool,

@@ -20,6 +20,9 @@ from flide_agent.bench.report import Report
 from flide_agent.bench.shapes import Shape, Workloads, median
 
 WARM = 3
+"""Repeats that do not count: kernels are compiled, shapes captured."""
+HEAT_SECONDS = 0.3
+"""The same for a GPU, whose clock rises under load."""
 TAIL, BRANCHES = 300, (60,) * 5
 """An agent's step: tokens appended, and its questions."""
 COLUMNS = {
@@ -105,10 +108,12 @@ def seconds_of(
 ) -> Timed:
     """Time these rounds, one behind the other, as one piece of work. after: more work of every repeat, behind each pass's launch."""
     gpu = torch.device(engine.info.device).type == "cuda"
-    host, device = [], []
+    host: list[float] = []
+    device: list[float] = []
     results: list[RequestResult] = []
-    passes = 0
-    for repeat in range(WARM + repeats):
+    passes = warmed = 0
+    heated = time.perf_counter() + (HEAT_SECONDS if gpu else 0.0)
+    while len(host) < repeats:
         results, passes, on_device = [], 0, 0.0
         if gpu:
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -131,7 +136,9 @@ def seconds_of(
         if gpu:
             last.synchronize()
             on_device = float(first.elapsed_time(last))
-        if repeat >= WARM:
+        if warmed < WARM or began < heated:
+            warmed += 1
+        else:
             host.append(1e3 * (time.perf_counter() - began))
             device.append(on_device)
     return Timed(statistics.median(host), statistics.median(device), passes, tuple(results))

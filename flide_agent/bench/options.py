@@ -19,7 +19,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
 Memory = Annotated[str | None, typer.Option(help="Checkpoint pool: 16GiB on a GPU, 1GiB on a CPU unless told otherwise.")]
 MaxMemory = Annotated[str | None, typer.Option(help="Most of the GPU's memory that the process may take, such as 20GiB.")]
-MaxStream = Annotated[int | None, typer.Option(min=64, help="Rows of one pass: 8192 on a GPU, 4096 on a CPU.")]
+MaxStream = Annotated[int | None, typer.Option(min=64, help="Rows of one pass: 16384 on a GPU, 4096 on a CPU.")]
 Sizes = Annotated[Path | None, typer.Option("--workloads", help="JSON file of sizes; a built-in set otherwise.")]
 Names = Annotated[str | None, typer.Option("--only", help="Workloads to run, with commas between.")]
 Rows = Annotated[int | None, typer.Option(min=1, help="At most so many requests of each workload.")]
@@ -68,7 +68,7 @@ class Common:
         if dtype == "auto":
             dtype = "bfloat16" if gpu else "float32"
         pool = size(memory, "--memory") or ((16 if gpu else 1) << 30)
-        return cls(model, device, dtype, pool, size(max_memory, "--max-memory"), max_stream or (8192 if gpu else 4096))
+        return cls(model, device, dtype, pool, size(max_memory, "--max-memory"), max_stream or (16384 if gpu else 4096))
 
     def settings(self) -> dict[str, Any]:
         return dict(self.__dict__)

@@ -110,6 +110,16 @@ def test_a_round_is_bounded_and_the_oldest_always_goes() -> None:
     assert engine.rounds == [[0], [1, 3], [2], [4]], "2 is too big beside 1, then goes first although it is over the bound"
 
 
+@pytest.mark.parametrize(("seconds_a_round", "rows"), [(0.2, 100), (0.03, 100), (0.024, 200), (0.001, 400)])
+def test_rounds_of_a_fast_engine_may_be_fuller(seconds_a_round: float, rows: int) -> None:
+    d = dispatcher(FakeEngine(), max_round_tokens=100, most_round_tokens=400)
+    assert d._room() == 100, "its speed is not known yet"
+    for _ in range(2000):
+        d._line.measured(1, 100, seconds_a_round)
+    assert d._room() == rows
+    d.close(5)
+
+
 def test_full_line_is_refused_with_a_time() -> None:
     engine = FakeEngine()
     engine.gate.clear()

@@ -6,7 +6,7 @@ from bisect import bisect_left
 
 SMALLEST = 16
 """Fewest rows of a product with a fixed order of sums."""
-STEPS = ((64, 1_024), (128, 2_048), (256, 4_096), (512, 16_384))
+STEPS = ((64, 1_024), (128, 2_048), (256, 4_096), (512, 8_192), (1_024, 16_384))
 """(step, up to): products run in tiles of 64 or 128 rows, so finer steps would gain nothing."""
 
 _TABLE = [SMALLEST, 32]
