@@ -7,7 +7,7 @@ from typing import Any
 from flide_engine.kernels.language import tl, triton
 
 Tensor = Any
-BLOCK = 1024
+LAUNCH = {"BLOCK": 1024, "num_warps": 4}
 
 
 @triton.jit
@@ -28,4 +28,4 @@ def silu_mul(gate_up: Tensor, out: Tensor) -> None:
     """
     count, width = out.shape
     if count:
-        _silu_mul[(count, triton.cdiv(width, BLOCK))](gate_up, out, WIDTH=width, BLOCK=BLOCK, num_warps=4)
+        _silu_mul[(count, triton.cdiv(width, LAUNCH["BLOCK"]))](gate_up, out, WIDTH=width, **LAUNCH)
