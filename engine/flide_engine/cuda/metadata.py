@@ -7,8 +7,10 @@ plan of its shape where it read the last.
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -59,11 +61,20 @@ class DeviceRound:
     locals: tuple[Tensor, ...]
 
 
+class Place(NamedTuple):
+    """Where an array lies: its first entry, its entries, its shape, and what stands behind the entries in use (None: the last one)."""
+
+    at: int
+    size: int
+    dims: tuple[int, ...]
+    padding: int | None
+
+
 @dataclass(frozen=True)
 class Layout:
-    """name -> (first entry, array shape) in the block, and where its tail begins."""
+    """Arrays by name, and where the block's tail begins."""
 
-    places: dict[str, tuple[int, tuple[int, ...]]]
+    places: dict[str, Place]
     tail: int
 
 
@@ -88,11 +99,12 @@ def layout_of(shape: PassShape) -> Layout:
         **{f"trunks {i}": (shape.trunks,) for i in range(shape.trunk_levels)},
         **{f"locals {i}": (s,) for i in range(shape.local_levels)},
     }
-    places, size = {}, 0
+    places, at = {}, 0
     for name, dims in arrays.items():
-        places[name] = (size, dims)
-        size += _aligned(int(np.prod(dims)))
-    return Layout(places, size)
+        size = math.prod(dims)
+        places[name] = Place(at, size, dims, None if name.endswith("_ptr") else PADDING.get(name.split()[0], 0))
+        at += _aligned(size)
+    return Layout(places, at)
 
 
 def _aligned(n: int) -> int:
@@ -107,21 +119,22 @@ def block_size(plan: RoundPlan, layout: Layout) -> int:
 def fill(host: Int32, plan: RoundPlan, layout: Layout) -> None:
     """Write a plan to a host block of at least block_size entries, padding included."""
     labels = _aligned(len(plan.label_ids))
-    arrays = plan.arrays() | {
+    arrays: dict[str, Int32] = {
         "counts": np.array([len(plan.readout_row), 0], np.int32),
         "seg_table": plan.seg_table * np.int32(plan.page_table.shape[1]) + np.int32(labels),
     }
     for kind, name in ((Kind.TRUNK, "trunks"), (Kind.LOCAL, "locals")):
         arrays |= {f"{name} {i}": s for i, s in enumerate(by_level(plan, kind))}
-    for name, (at, dims) in layout.places.items():
-        a = arrays[name]
-        if a.ndim == 1:
-            host[at : at + len(a)] = a
-            if len(a) < dims[0]:
-                host[at + len(a) : at + dims[0]] = a[-1] if name.endswith("_ptr") else PADDING.get(name.split()[0], 0)
+    for name, (at, size, dims, padding) in layout.places.items():
+        a = arrays[name] if name in arrays else getattr(plan, name)
+        if len(dims) == 1 or a.shape[1:] == dims[1:]:
+            used = at + a.size
+            host[at:used] = a if a.ndim == 1 else a.ravel()
+            if used < at + size:
+                host[used : at + size] = a[-1] if padding is None else padding
         else:
-            view = host[at : at + int(np.prod(dims))].reshape(dims)
-            view[...] = PADDING.get(name, 0)
+            view = host[at : at + size].reshape(dims)
+            view[...] = padding or 0
             view[tuple(slice(n) for n in a.shape)] = a
     tail = host[layout.tail : block_size(plan, layout)]
     tail[: len(plan.label_ids)] = plan.label_ids
@@ -130,7 +143,7 @@ def fill(host: Int32, plan: RoundPlan, layout: Layout) -> None:
 
 def device_round(shape: PassShape, layout: Layout, block: Tensor) -> DeviceRound:
     """Views of a filled block."""
-    on = {name: block[at : at + int(np.prod(dims))].view(dims) for name, (at, dims) in layout.places.items()}
+    on = {name: block[p.at : p.at + p.size].view(p.dims) for name, p in layout.places.items()}
     tail = block[layout.tail :]
     segments = Segments(
         first_row=on["seg_first_row"],

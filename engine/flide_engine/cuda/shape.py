@@ -8,7 +8,7 @@ import numpy as np
 
 from flide_engine.cuda.capacity import row_capacity
 from flide_engine.kernels.gdn_chunks import chunk_capacity
-from flide_engine.kernels.tiles import segment_spans
+from flide_engine.kernels.tiles import MOST_SPANS
 from flide_engine.plan import Int32, RoundPlan
 from flide_engine.segments import GRID, Kind
 
@@ -63,7 +63,7 @@ class PassShape:
 
 def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
     """The shape that serves a plan."""
-    spans = segment_spans(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, first_split)
+    keys = int(np.where(plan.seg_kind == Kind.TRUNK, plan.seg_start + plan.seg_len, plan.seg_hist).max(initial=0))
     rows, readouts = row_capacity(plan.rows), len(plan.readout_row)
     trunks, locals_ = by_level(plan, Kind.TRUNK), by_level(plan, Kind.LOCAL)
     return PassShape(
@@ -74,12 +74,17 @@ def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
         trunk_levels=len(trunks),
         local_levels=len(locals_),
         depth=power_of_two(plan.seg_locals.shape[1]),
-        spans=int(spans.max(initial=1)),
+        spans=1 + sum((first_split << i) < keys for i in range(MOST_SPANS - 1)),
         most_labels=power_of_four(int(np.diff(plan.label_ptr).max(initial=0)), FEWEST_LABELS),
     )
 
 
 def by_level(plan: RoundPlan, kind: Kind) -> list[Int32]:
     """Segments of a kind, one array for each level that has any, levels ascending."""
-    found = [np.flatnonzero((plan.seg_level == level) & (plan.seg_kind == kind)) for level in range(plan.levels)]
-    return [s.astype(np.int32) for s in found if len(s)]
+    own = np.flatnonzero(plan.seg_kind == kind).astype(np.int32)
+    levels = plan.seg_level[own]
+    if not len(own):
+        return []
+    if levels.min() == levels.max():
+        return [own]
+    return [own[levels == level] for level in np.unique(levels)]

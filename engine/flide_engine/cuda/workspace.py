@@ -56,6 +56,7 @@ class Workspace:
         self._config, self._like = config, torch.empty(0, device=device, dtype=dtype)
         self._width = max(in_all, (2 * config.heads + 2 * config.kv_heads) * config.head_dim)
         self._scratch: dict[str, Tensor] = {}
+        self._reserved: set[PassShape] = set()
         self.tokens_a_tile = tile_tokens(config, dtype.itemsize)
         self.rows = self.readouts = 0
         self._by_row(rows)
@@ -64,6 +65,9 @@ class Workspace:
 
     def reserve(self, shape: PassShape) -> bool:
         """Make room for a shape. True when a buffer moved: graphs that hold its old address are void."""
+        if shape in self._reserved:
+            return False
+        self._reserved.add(shape)
         before = self._scratch.copy()
         grown = shape.rows > self.rows or shape.readouts > self.readouts
         if shape.rows > self.rows:
