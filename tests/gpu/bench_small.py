@@ -10,6 +10,7 @@ every output has the old one's bits. Settings are compiled by child processes fi
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import statistics
 import subprocess
@@ -22,15 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from delta_rule import Layer, level_lists, make_layer, make_rows, metadata, plan_of, segment, stored
+from delta_rule import Layer, level_lists, make_layer, make_rows, metadata
+from flide_engine.kernels import language
 from flide_engine.kernels.gdn_chunks import chunk_capacity, empty_chunks, empty_tiles, fill_chunks
 from flide_engine.kernels.gdn_intra import empty_intra
 from flide_engine.plan import RoundPlan
-from flide_engine.segments import Request
-from small_settings import SETTINGS, Setting
+from small_settings import SETTINGS, Setting, rounds
 
 LAUNCHES, REPLAYS = 20, 20
 KERNELS = ("conv_gate", "gdn_intra", "gdn_scan", "gdn_branch", "gated_norm", "silu_mul", "add_rms_norm")
+NEW = "flide_engine.kernels"
 ROOMS = {"gated_norm": "gdn_scan", "silu_mul": "mlp", "add_rms_norm": "norm"}
 """The module of a kernel that is not named after it."""
 
@@ -54,28 +56,6 @@ def using(room: Any, setting: Setting) -> Iterator[None]:
     finally:
         for name, value in kept.items():
             setattr(room, name, value)
-
-
-def rounds(cpu: bool) -> dict[str, RoundPlan]:
-    def tree(trunk: int, branches: list[int], saves: tuple[int, ...] = ()) -> RoundPlan:
-        return plan_of([Request((segment(trunk, saves=saves), *[segment(n, parent=0, local=True) for n in branches]))])
-
-    mixed = plan_of([
-        Request((segment(330, saves=(64, 256)), segment(66, parent=0, local=True), segment(1, parent=1, local=True),
-                 segment(40, parent=0, local=True), segment(150, parent=0, local=True))),
-        Request((segment(70, saves=(192,)), segment(130, parent=0, local=True), segment(9, parent=1, local=True)), stored(128, 10)),
-        Request((segment(0), segment(4, parent=0, local=True)), stored(64, 10)),
-    ])  # fmt: skip
-    if cpu:
-        return {"mixed": mixed}
-    return {
-        "mixed": mixed,
-        "race_one": tree(243, [65], (192,)),
-        "race_all": tree(285, [58, 56, 61, 57], (256,)),
-        "multirc": tree(290, [24 + (i * 37) % 56 for i in range(45)], (256,)),
-        "quality_one": tree(3340, [54], (3328,)),
-        "quality_all": tree(6700, [45 + i * 2 for i in range(15)], (6656,)),
-    }
 
 
 class Bench:
@@ -193,7 +173,7 @@ def room_of(package: str, name: str) -> Any:
 
 
 def run(bench: Bench, title: str, kernels: tuple[str, ...], timed: bool) -> int:
-    """Each kernel in each setting against the old one. Prints when timed; returns how many settings gave other bits."""
+    """Each kernel in each setting (in float32 the shipped one) against the old one. Returns how many settings gave other bits."""
     others = 0
     for name in KERNELS:
         out = bench.outputs(name)
@@ -203,8 +183,10 @@ def run(bench: Bench, title: str, kernels: tuple[str, ...], timed: bool) -> int:
         if name not in kernels:
             continue
         before = microseconds(old, bench.device) if timed else 0.0
-        room = room_of("flide_engine.kernels", name)
+        room = room_of(NEW, name)
         for label, setting in SETTINGS[name].items():
+            if bench.dtype == torch.float32 and bench.device != "cpu" and label not in ("shipped", "across 16"):
+                continue
             try:
                 with using(room, setting):
                     mine = bench.outputs(name)
@@ -224,17 +206,42 @@ def run(bench: Bench, title: str, kernels: tuple[str, ...], timed: bool) -> int:
                     f"{title:22} {name:12} {label:22} {before:8.1f} -> {after:8.1f} us  x{ratio:.2f}  equal {all(bits)}{far}",
                     flush=True,
                 )
+    return others + (in_a_row(bench, title) if "conv_gate" in kernels else 0)
+
+
+def in_a_row(bench: Bench, title: str) -> int:
+    """A linear layer's five kernels, each on what the one before wrote: old, new, and new with dependent launches."""
+    names, times, others = KERNELS[:5], {}, 0
+    ways = (("old", "old_kernels", False), ("new", NEW, False), ("PDL", NEW, True))
+    for label, package, pdl in ways[: 2 if bench.device == "cpu" else 3]:
+        with using(language, {"PDL": pdl}):
+            chain = copy.copy(bench)
+            chain.made, works = {}, []
+            for name in names:
+                out = chain.outputs(name)
+                if name == "gdn_branch":
+                    out = (out[0], chain.made["gdn_scan"][1])
+                works.append(chain.work(name, room_of(package, name), out))
+                chain.made[name] = out
+            times[label] = microseconds(lambda works=works: [w() for w in works], bench.device)  # type: ignore[misc]
+        same = [name for name in names if name != "gdn_scan"]
+        equal = all(torch.equal(a, b) for n in same for a, b in zip(chain.made[n], bench.made[n], strict=True))
+        equal &= torch.equal(chain.made["gdn_scan"][0], bench.made["gdn_scan"][0])
+        others += not equal
+        times[label + " equal"] = equal
+    print(f"{title:22} in a row     {times}", flush=True)
     return others
 
 
-def benches(cpu: bool, ratio: int, names: list[str] | None = None) -> Iterator[tuple[str, Bench]]:
+def benches(cpu: bool, ratio: int) -> Iterator[tuple[str, Bench]]:
+    """ratio 0: two value heads a key head in float32, a round of every kind."""
     for name, plan in rounds(cpu).items():
-        if names and name not in names:
-            continue
         if cpu:
             yield name, Bench(plan, 1, ratio, 16, torch.float32, "cpu", 64)
-        else:
+        elif ratio:
             yield name, Bench(plan, 16, ratio, 128, torch.bfloat16, "cuda", 1024 if ratio == 1 else 2560)
+        elif name == "mixed":
+            yield "float32", Bench(plan, 16, 2, 128, torch.float32, "cuda", 2560)
 
 
 def compile_all(old: Path) -> None:
@@ -242,7 +249,7 @@ def compile_all(old: Path) -> None:
     parts = [("conv_gate",), ("gdn_intra", "gated_norm"), ("gdn_scan",), ("gdn_branch", "silu_mul", "add_rms_norm")]
     children = [
         subprocess.Popen([sys.executable, __file__, str(old), "--compile", str(ratio), *part])
-        for ratio in (1, 2)
+        for ratio in (0, 1, 2)
         for part in parts
     ]
     for child in children:
@@ -268,15 +275,10 @@ def main() -> int:
             compile_all(chosen.old)
             print(f"{torch.cuda.get_device_name()}, compiled in {time.time() - began:.0f} s", flush=True)
         others = 0
-        for ratio in (1, 2):
+        for ratio in (1, 2) if chosen.cpu else (1, 2, 0):
             for title, bench in benches(chosen.cpu, ratio):
                 kernels = tuple(chosen.only) or KERNELS
                 others += run(bench, f"{bench.layer.nk}/{bench.layer.nv} {title}", kernels, timed=True)
-        if not chosen.cpu:
-            exact = Bench(rounds(False)["mixed"], 16, 2, 128, torch.float32, "cuda", 2560)
-            others += run(
-                exact, "float32 mixed", ("conv_gate", "gdn_intra", "gdn_scan", "gdn_branch", "gated_norm"), timed=True
-            )
     print(f"{others} settings gave other bits; {time.time() - began:.0f} s", flush=True)
     return 0
 

@@ -1,8 +1,12 @@
-"""The launch settings that bench_small.py compares with the shipped ones."""
+"""The launch settings that bench_small.py compares with the shipped ones, and its rounds."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from delta_rule import plan_of, segment, stored
+from flide_engine.plan import RoundPlan
+from flide_engine.segments import Request
 
 Setting = dict[str, Any]
 """Attributes of a kernel's module, by name."""
@@ -57,3 +61,25 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
     "add_rms_norm": {"shipped": {}},
 }  # fmt: skip
+
+
+def rounds(cpu: bool) -> dict[str, RoundPlan]:
+    def tree(trunk: int, branches: list[int], saves: tuple[int, ...] = ()) -> RoundPlan:
+        return plan_of([Request((segment(trunk, saves=saves), *[segment(n, parent=0, local=True) for n in branches]))])
+
+    mixed = plan_of([
+        Request((segment(330, saves=(64, 256)), segment(66, parent=0, local=True), segment(1, parent=1, local=True),
+                 segment(40, parent=0, local=True), segment(150, parent=0, local=True))),
+        Request((segment(70, saves=(192,)), segment(130, parent=0, local=True), segment(9, parent=1, local=True)), stored(128, 10)),
+        Request((segment(0), segment(4, parent=0, local=True)), stored(64, 10)),
+    ])  # fmt: skip
+    if cpu:
+        return {"mixed": mixed}
+    return {
+        "mixed": mixed,
+        "race_one": tree(243, [65], (192,)),
+        "race_all": tree(285, [58, 56, 61, 57], (256,)),
+        "multirc": tree(290, [24 + (i * 37) % 56 for i in range(45)], (256,)),
+        "quality_one": tree(3340, [54], (3328,)),
+        "quality_all": tree(6700, [45 + i * 2 for i in range(15)], (6656,)),
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles
-from flide_engine.kernels.language import tl, triton
+from flide_engine.kernels.language import follow, following, tl, triton
 
 CONV = {"ROWS": 32, "num_warps": 4}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200."""
@@ -63,7 +63,7 @@ def conv_gate(
         chunks.table, seg_first_row, seg_len, seg_start, conv_prev, save_ptr, save_pos, save_slot,
         x.stride(0), seg_len.shape[0], capacity,
         NK=key_heads, NV=value_heads, DK=key_dim, DV=value_dim, NVP=triton.next_power_of_2(value_heads), EPS=NORM_EPS,
-        PACKED=packed, **CONV,
+        PACKED=packed, **CONV, **following(),
     )  # fmt: skip
     return out
 
@@ -75,11 +75,13 @@ def _conv_gate(
     x_stride, segments, capacity,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, NVP: tl.constexpr, EPS: tl.constexpr,
     PACKED: tl.constexpr, ROWS: tl.constexpr,
+    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """Programs of one part lie side by side: q heads, k heads, v heads, then one for the gates.
 
     Parts are ROWS rows of the chunks, then saves.
     """
+    follow(FOLLOW)
     SLOTS: tl.constexpr = 2 * NK + NV + 1
     CHANNELS: tl.constexpr = 2 * NK * DK + NV * DV
     part = tl.program_id(0) // SLOTS

@@ -11,7 +11,7 @@ import torch
 from flide_engine.kernels.gdn_chunks import Chunks, Tiles
 from flide_engine.kernels.gdn_intra import IntraOut
 from flide_engine.kernels.gdn_scan import check_states, chunk_step, descriptors
-from flide_engine.kernels.language import tl, triton
+from flide_engine.kernels.language import follow, following, tl, triton
 
 MANY = 132
 """Programs from which on two share a multiprocessor of an H200 (128 registers a thread) rather than one having it alone."""
@@ -55,7 +55,7 @@ def gdn_branch(
         *descriptors(tiles, intra, dv), intra.grown, intra.rest, states, z, weight, out, segments, seg_first_row,
         seg_len, chunks.first, seg_state_in, seg_state_out, dk**-0.5, z.stride(0), eps,
         NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv,
-        **launch_of(segments.shape[0] * nv, tiles.k.dtype),
+        **launch_of(segments.shape[0] * nv, tiles.k.dtype), **following(),
     )  # fmt: skip
     return out
 
@@ -93,12 +93,14 @@ def _gdn_branch(
     q, k, v, inverse, attention, grown, rest, states, z, weight, out, segments, seg_first_row,
     seg_len, seg_first_chunk, seg_state_in, seg_state_out, scale, z_stride, eps,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, STAGES: tl.constexpr,
+    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """Grid (listed segments, value heads).
 
     A short segment keeps its state in 16 bits, which is what products take, and reads the whole one again where a second chunk or a
     child needs it: registers for two programs a multiprocessor.
     """
+    follow(FOLLOW)
     segment = tl.load(segments + tl.program_id(0))
     if segment < 0:
         return

@@ -13,7 +13,7 @@ import torch
 
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, tile_descriptor
 from flide_engine.kernels.gdn_intra import IntraOut
-from flide_engine.kernels.language import tl, triton
+from flide_engine.kernels.language import follow, following, tl, triton
 
 SCAN = {"BV": 64, "STAGES": 3, "num_warps": 4}
 SCAN_FLOAT32 = {"BV": 16, "STAGES": 2, "num_warps": 8}
@@ -76,7 +76,7 @@ def gdn_scan(
     kernel[(dv // width, nv, segments.shape[0])](
         *descriptors(tiles, intra, width), intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
         seg_start, chunks.first, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, dk**-0.5,
-        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch,
+        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch, **following(),
     )  # fmt: skip
     return o
 
@@ -96,7 +96,7 @@ def gated_norm(
     if rows:
         _gated_norm[(triton.cdiv(rows * nv, NORM["BLOCK"]),)](
             o, z, weight, out, row_segment, kv_dst, rows * nv, z.stride(0), eps, HAS_PAGES=kv_dst is not None, NV=nv, DV=dv,
-            **NORM,
+            **NORM, **following(),
         )  # fmt: skip
     return out
 
@@ -151,8 +151,10 @@ def _gdn_scan(
     q, k, v, inverse, attention, grown, rest, states, o, segments, seg_first_row, seg_len,
     seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
+    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """Grid (slices of value_dim, value heads, listed segments)."""
+    follow(FOLLOW)
     segment = tl.load(segments + tl.program_id(2))
     if segment < 0:
         return
@@ -217,8 +219,10 @@ def _gdn_scan_across(
     q, k, v, inverse, attention, grown, rest, states, o, segments, seg_first_row, seg_len,
     seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
+    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """Grid (slices of value_dim, value heads, listed segments): _gdn_scan for slices that are narrower than 64 columns."""
+    follow(FOLLOW)
     segment = tl.load(segments + tl.program_id(2))
     if segment < 0:
         return
@@ -256,8 +260,10 @@ def _gdn_scan_across(
 def _gated_norm(
     o, z, weight, out, row_segment, kv_dst, heads, z_stride, eps,
     HAS_PAGES: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
+    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """One program normalises BLOCK (row, head) pairs."""
+    follow(FOLLOW)
     pair = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < heads
     row = pair // NV
