@@ -4,11 +4,13 @@
 
 Of each workload the request of median size runs alone. Kernel times are the profiler's over an eager pass; `graph` is one replay of
 the pass captured as a graph, `products` one replay of its matrix products alone (same rows, same weights), `run()` and `eager` the
-engine's run() on the host clock with graphs and without. Bytes are what a kernel must read and write once. Prints Markdown.
+engine's run() on the host clock with graphs and without; digest: of the logits, to compare commits by. Bytes are what a kernel
+must read and write once. Prints Markdown.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -171,6 +173,7 @@ def profile(engine: Engine, name: str, request: Request) -> str:
     flat = np.concatenate([x for s in result.results[0].logits for x in s])
     again = np.concatenate([x for s in replayed.results[0].logits for x in s])
     same = bool(np.array_equal(flat, landing.result()) and np.array_equal(flat, again))
+    digest = hashlib.sha256(flat.tobytes()).hexdigest()[:12]
     alone = products_alone(engine, at)
     engine.discard(prepared)
     theory = costs(engine, plan)
@@ -178,7 +181,7 @@ def profile(engine: Engine, name: str, request: Request) -> str:
     print(
         f"\n**{engine.info.model}, {name}**: {plan.rows} rows (capacity {shape.rows}), {len(plan.readout_row)} questions. "
         f"graph {replay:.3f} ms, products {alone:.3f} ms, ratio {replay / alone:.2f}; run() {run:.2f} ms, eager {eager:.2f} ms; "
-        f"kernels {total / 1e3:.3f} ms; graph and eager bits {'equal' if same else 'DIFFER'}\n"
+        f"kernels {total / 1e3:.3f} ms; graph and eager bits {'equal' if same else 'DIFFER'}, digest {digest}\n"
     )
     print("| kernel | launches | ms | share | GB | GB/s | GFLOP | TFLOP/s |\n|---|---|---|---|---|---|---|---|")
     for family, (us, count) in sorted(kernels.items(), key=lambda x: -x[1][0]):
