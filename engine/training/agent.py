@@ -69,7 +69,7 @@ class Agent:
 
     def _prepare(self) -> dict[str, tuple[int, int]]:
         here, rng = self.place.here, self.rng
-        lead = f"# {phrases.planted(rng)}\n\n\n" if rng.random() < 0.25 else ""
+        lead = "# " + phrases.planted(rng).replace("\n", " ") + "\n\n\n" if rng.random() < 0.25 else ""
         (here / self.file).write_text(f'"""Small tools."""\n\n\n{lead}{self.toy.buggy}', encoding="utf-8")
         (here / self.test).parent.mkdir(exist_ok=True)
         (here / self.test).parent.joinpath("__init__.py").touch()

@@ -20,7 +20,7 @@ from flide_agent.card import Card, CardQuestion, Kind
 from training import asks
 from training.evaluate import passed
 from training.held_out_questions import KIND_TEXTS
-from training.pack import LONGEST
+from training.packer import LONGEST
 
 _ABOUT = {
     "last_command_failed": "whether the last command failed", "traceback": "whether its output holds a Python traceback", "any_file_edited": "whether any file was changed so far",

@@ -48,6 +48,7 @@ class Action:
 class Episode:
     """A run. source: "package", "desk" or "intercode"; interface: which tools it used; tools: their schemas, where there are any.
 
+    system: the system prompt, where the run has one of its own; talk: (said, answered) between actions, which are none.
     partial: actions before these are not shown, as when an agent forgets the middle of its history."""
 
     source: str
@@ -57,3 +58,5 @@ class Episode:
     root: str = ""
     tools: tuple[dict[str, Any], ...] = field(default=())
     partial: bool = False
+    system: str = ""
+    talk: tuple[tuple[str, str], ...] = ()

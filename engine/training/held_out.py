@@ -30,7 +30,7 @@ from flide_agent.replay.records import Problem, Run
 from training.asks import NAMES
 from training.held_out_labels import Done, Fact, done, facts, source_of
 from training.held_out_questions import options_of, questions
-from training.pack import BRANCH_TOKENS, LONGEST, Shard
+from training.packer import BRANCH_TOKENS, LONGEST, Shard
 
 STEPS = 20
 WINDOW = 6144

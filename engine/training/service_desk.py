@@ -1,179 +1,216 @@
-"""Runs over JSON tools: an assistant of a shop, a library or a clinic looks records up and changes them in a small live database."""
+"""Runs over JSON tools: an assistant at a desk looks records up and changes them in a small live database.
+
+Failures are real: a record is looked up that is not there, a closed one is changed, money or places do not suffice, an argument is missing.
+"""
 
 # ruff: noqa: E501 - tables of sentences and commands read best a line each
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from training import phrases
+from training import desk_world, phrases
+from training.desk_says import Voice
 from training.facts import Action, Episode
 
-_PLACES = (("library", "loan", "book", "member"), ("shop", "order", "product", "customer"), ("clinic", "visit", "doctor", "patient"), ("garage", "repair", "car", "owner"),
-           ("hotel", "stay", "room", "guest"))  # fmt: skip
-_NAMES = ("Ada Park", "Ben Ito", "Cleo Roy", "Dan Weiss", "Eva Lund", "Finn O'Hara", "Gus Error", "Hana Fail")
-_ERRORS = (
-    "Error: {x} not found",
-    "Error: no such {x}",
-    '{{"error": "{x} does not exist"}}',
-    "Error: invalid {x}",
-    "error: unknown {x}",
-    "Failed: {x} could not be found",
-    "Request failed with status 404: {x}",
+_THOUGHTS = ("The total differs from what was paid; there may be an error in the sum.", "I need to look at each of them to find the right one.", "That failed, so I try another way.", "The rules do not allow it unless the status is open.",
+             "Everything is fine, I can go on.", "Two of them are closed, so the third it is.", "No error so far.")  # fmt: skip
+_NOTES = (
+    "call back",
+    "error in the bill",
+    "failed delivery",
+    "urgent",
+    "the customer was refused",
+    "all good",
+    "not found on site",
 )
-_REFUSED = (
-    "Error: {x} is already closed",
-    "Error: not allowed, {x} is locked",
-    "Cannot change {x}: it is finished",
-    "Error: payment for {x} was refused",
-)
-_THOUGHTS = (
-    "The total differs from what was paid; there may be an error in the sum.",
-    "I need to look at each of them to find the right one.",
-    "That failed, so I try another way.",
-    "The rules do not allow it unless the status is open.",
-    "Everything is fine, I can go on.",
-)
+_TEXTS = ("Message sent.", "Mail was delivered with 0 errors", "The error report was filed under 8812.", "Handed over to a person", "note added", "Complaint about a failed payment recorded", "Reminder set; the old one was not found and is replaced", "Queued",
+          "Confirmed", "Thank you, we have it.", "Cleared 3 failed attempts", "No problems were found.")  # fmt: skip
+_VERBS = {"person": ("get", "find", "lookup", "fetch", "show", "load"), "case": ("get", "find", "lookup", "fetch", "show", "load"), "list": ("list", "all", "get_all"), "change": ("update", "change", "modify", "set", "edit"), "cancel": ("cancel", "close", "end", "withdraw"),
+          "open": ("book", "create", "open", "add", "new"), "pay": ("pay", "charge", "refund", "settle"), "search": ("search", "find", "query"), "slots": ("free", "available", "check"), "sum": ("calculate", "add_up", "compute", "sum"), "think": ("think", "note", "reflect", "plan"),
+          "send": ("send", "notify", "mail"), "end": ("finish", "hand_over", "close_case", "done")}  # fmt: skip
+_PARAMETERS: dict[str, tuple[str, ...]] = {"person": ("id",), "case": ("id",), "list": ("owner_id",), "change": ("id", "note"), "cancel": ("id",), "open": ("owner_id", "kind", "count"), "pay": ("id", "amount"), "search": ("term",), "slots": ("date",),
+                                           "sum": ("numbers",), "think": ("thought",), "send": ("owner_id", "text"), "end": ()}  # fmt: skip
+_CHANGES = ("change", "cancel", "open", "pay", "send")
 
 
-def _person(rng: random.Random, name: str) -> dict[str, Any]:
-    """A customer's record: short, or with address, payments and members."""
-    short: dict[str, Any] = {"name": name, "notes": rng.choice(("", "had an error before", "answer yes"))}
-    if rng.random() < 0.4:
-        return short
-    first, _, last = name.partition(" ")
-    methods = {
-        f"card_{rng.randrange(10**6)}": {"brand": rng.choice(("visa", "giro")), "last_four": str(rng.randrange(1000, 9999))}
-    }
-    return {
-        "name": {"first": first, "last": last}, "address": {"street": f"{rng.randrange(1, 200)} Mill Lane", "city": rng.choice(("Graz", "Leeds", "Turku")), "zip": str(rng.randrange(10_000, 99_999))},
-        "email": f"{first.lower()}{rng.randrange(99)}@example.com", "payment_methods": methods, "level": rng.choice(("basic", "silver", "failed_check")), "open_cases": [f"c{rng.randrange(999)}" for _ in range(rng.randrange(4))],
-    } | short  # fmt: skip
+@dataclass
+class Desk:
+    """One desk's records and tools, and the manner in which its service answers."""
 
+    rng: random.Random
+    desk: tuple[str, str, str, str, str]
 
-def _deal(rng: random.Random, who: str, thing: str) -> dict[str, Any]:
-    """An order's record, with its parts and payments at times."""
-    short: dict[str, Any] = {
-        "who": who,
-        thing: f"{thing} {rng.randrange(90)}",
-        "status": rng.choice(("open", "open", "closed", "error_check")),
-    }
-    if rng.random() < 0.4:
-        return short
-    parts = [
-        {
-            "no": i,
-            "price": rng.randrange(5, 900),
-            "date": f"2026-05-{rng.randrange(10, 30)}",
-            "state": rng.choice(("ok", "late", "denied")),
+    def __post_init__(self) -> None:
+        rng, (_, who, noun, thing, verb) = self.rng, self.desk
+        self.voice = Voice(rng)
+        self.people = {
+            f"{who[0].upper()}{rng.randrange(1000, 9999)}": desk_world.person(rng, name)
+            for name in rng.sample(desk_world.NAMES, rng.randrange(3, 7))
         }
-        for i in range(rng.randrange(1, 5))
-    ]
-    return short | {
-        "parts": parts,
-        "paid": sum(p["price"] for p in parts),
-        "created": f"2026-04-{rng.randrange(10, 30)}T10:00:00",
-        "insured": rng.choice(("yes", "no")),
-    }
+        self.cases = {
+            f"{noun[:2].upper()}-{rng.randrange(10_000, 99_999)}": desk_world.case(
+                rng, rng.choice(list(self.people)), noun, thing
+            )
+            for _ in range(rng.randrange(4, 12))
+        }
+        detail = rng.choice(("", "_details", "_record", "_info"))
+        noun_of = {
+            "person": who + detail,
+            "case": noun + detail,
+            "list": noun + "s",
+            "change": noun,
+            "cancel": noun,
+            "open": noun,
+            "pay": noun,
+            "search": thing + "s",
+            "slots": thing + "s",
+            "sum": "",
+            "think": "",
+            "send": "message",
+            "end": "",
+        }
+        camel = rng.random() < 0.2
+        self.names: dict[str, str] = {}
+        for tool, words in _VERBS.items():
+            name = f"{rng.choice(words)}_{noun_of[tool]}".strip("_").replace(" ", "_")
+            if tool == "change" and rng.random() < 0.4:
+                name = f"{verb}_{noun}"
+            self.names[tool] = "".join(w.capitalize() for w in name.split("_")) if camel else name
+        self.money = rng.randrange(100, 600)
+        self.free = rng.randrange(1, 6)
+
+    def run(self, tool: str, arguments: dict[str, Any]) -> tuple[str, Any]:
+        """(kind of failure or "", what was found)."""
+        rng = self.rng
+        if tool not in ("think", "sum", "end", "slots") and any(
+            p not in arguments or arguments[p] in ("", None) for p in _PARAMETERS[tool]
+        ):
+            return "argument", None
+        if tool != "think" and rng.random() < 0.01:
+            return "down", None
+        if tool == "person":
+            return ("", self.people[arguments["id"]]) if arguments["id"] in self.people else ("missing", None)
+        if tool in ("list", "open", "send") and arguments["owner_id"] not in self.people:
+            return "missing", None
+        if tool == "list":
+            return "", [{"id": k, **v} for k, v in self.cases.items() if v["who"] == arguments["owner_id"]]
+        if tool == "search":
+            return "", [d | {"id": k} for k, d in self.cases.items() if str(d[self.desk[3]]).endswith(arguments["term"])]
+        if tool == "slots":
+            return "", [
+                {"date": arguments.get("date", ""), "from": f"{h:02d}:00", "left": rng.randrange(1, 9)}
+                for h in rng.sample(range(8, 18), rng.randrange(5))
+            ]
+        if tool in ("sum", "think", "end"):
+            return "", str(float(sum(arguments["numbers"]))) if tool == "sum" else None
+        if tool == "send":
+            return ("rule", None) if rng.random() < 0.05 else ("", rng.choice(_TEXTS))
+        if tool == "open":
+            if int(arguments["count"]) > self.free:
+                return "room", None
+            key = f"{self.desk[2][:2].upper()}-{rng.randrange(10_000, 99_999)}"
+            self.cases[key] = desk_world.case(rng, arguments["owner_id"], self.desk[2], self.desk[3]) | {"status": "open"}
+            return "", {"id": key} | self.cases[key]
+        one = self.cases.get(arguments["id"])
+        if one is None:
+            return "missing", None
+        if tool == "case":
+            return "", one
+        if one["status"] == "closed":
+            return "closed", None
+        if tool == "pay":
+            if int(arguments["amount"]) > self.money:
+                return "money", None
+            self.money -= int(arguments["amount"])
+            return "", one | {"paid": arguments["amount"]}
+        if one["status"] in ("pending", "failed_check"):
+            return "rule", None
+        one |= {"status": "closed"} if tool == "cancel" else {"note": arguments["note"]}
+        return "", one if rng.random() < 0.7 else rng.choice(_TEXTS)
+
+    def arguments(self, tool: str, clumsy: float) -> dict[str, Any]:
+        """What an assistant gives that is wrong in a part `clumsy` of calls."""
+        rng = self.rng
+        wrong = rng.random() < clumsy
+
+        def key(known: dict[str, Any]) -> str:
+            one = rng.choice(list(known))
+            return one[:-2] + str(rng.randrange(10, 99)) if wrong else one
+
+        ways: dict[str, Callable[[], dict[str, Any]]] = {
+            "person": lambda: {"id": key(self.people)}, "case": lambda: {"id": key(self.cases)}, "list": lambda: {"owner_id": key(self.people)}, "change": lambda: {"id": key(self.cases), "note": rng.choice(_NOTES)}, "cancel": lambda: {"id": key(self.cases)},
+            "open": lambda: {"owner_id": rng.choice(list(self.people)), "kind": rng.choice(("basic", "plus")), "count": self.free + rng.randrange(1, 9) if wrong else 1}, "pay": lambda: {"id": rng.choice(list(self.cases)), "amount": self.money + rng.randrange(1, 500) if wrong else rng.randrange(1, 60)},
+            "search": lambda: {"term": str(rng.randrange(10))}, "slots": lambda: {"date": f"2026-09-{rng.randrange(1, 30):02d}"}, "sum": lambda: {"numbers": [rng.randrange(100) for _ in range(3)]}, "think": lambda: {"thought": rng.choice(_THOUGHTS)},
+            "send": lambda: {"owner_id": key(self.people), "text": rng.choice(_NOTES)}, "end": dict,
+        }  # fmt: skip
+        made = ways[tool]()
+        if tool in ("change", "case", "open", "pay") and rng.random() < 0.15 * clumsy:
+            made[rng.choice(list(made))] = rng.choice(("", None))
+        return made
+
+    def about(self, tool: str, arguments: dict[str, Any]) -> tuple[str, str]:
+        """(what a failure of the call is about, its noun)."""
+        _, who, noun, _, _ = self.desk
+        own = who if tool in ("person", "list", "send", "open") else noun
+        key = arguments.get("id", arguments.get("owner_id", ""))
+        return f"{own} {key}".strip(), own
 
 
 def episode(seed: int) -> Episode:
-    """Run number `seed`. Failures are real: a record is looked up that is not there, or a closed one is changed."""
+    """Run number `seed`."""
     rng = random.Random(f"desk-{seed}")
-    place, deal, thing, person = rng.choice(_PLACES)
-    people = {f"{person[0].upper()}{rng.randrange(1000, 9999)}": _person(rng, name) for name in rng.sample(_NAMES, 5)}
-    deals = {f"{deal[:2]}-{rng.randrange(10_000, 99_999)}": _deal(rng, rng.choice(list(people)), thing) for _ in range(9)}
-    missing = [rng.choice(_ERRORS) if rng.random() < 0.4 else phrases.no_record(rng) for _ in range(2)]
-    refused = [rng.choice(_REFUSED) if rng.random() < 0.4 else phrases.refused(rng) for _ in range(3)]
-    clumsy = rng.choice((0.1, 0.3, 0.5))
-    get, change = rng.choice(("get", "find", "lookup", "fetch", "show")), rng.choice(("update", "change", "modify", "set"))
-    detail = rng.choice(("", "_details", "_record", "_info"))
-    names = {
-        "person": f"{get}_{person}{detail}", "deal": f"{get}_{deal}{detail}", "list": f"list_{deal}s", "change": f"{change}_{deal}", "cancel": f"cancel_{deal}", "search": f"search_{thing}s",
-        "sum": rng.choice(("calculate", "add_up", "compute")), "think": rng.choice(("think", "note", "reflect")), "end": rng.choice(("finish", "hand_over", "close_case")),
-    }  # fmt: skip
-    indent = rng.choice((None, None, 2))
-
-    def run(tool: str, arguments: dict[str, Any]) -> tuple[int, str]:
-        if tool == "person":
-            found: Any = people.get(arguments["id"])
-        elif tool == "deal":
-            found = deals.get(arguments["id"])
-        elif tool == "list":
-            found = [{"id": k, **v} for k, v in deals.items() if v["who"] == arguments[f"{person}_id"]]
-        elif tool == "sum":
-            return 0, str(float(sum(arguments["numbers"])))
-        elif tool == "think":
-            return 0, ""
-        elif tool == "search":
-            found = [d | {"id": k} for k, d in deals.items() if d[thing].endswith(arguments["term"])]
-        else:
-            one = deals.get(arguments["id"])
-            if one is not None and one["status"] == "closed":
-                return 1, rng.choice(refused).format(x=f"{deal} {arguments['id']}")
-            if one is not None:
-                one |= {"status": "closed"} if tool == "cancel" else {"note": arguments["note"]}
-            found = one
-        if found is None:
-            return 1, rng.choice(missing).format(x=f"{deal if tool != 'person' else person} {arguments['id']}")
-        return 0, json.dumps(found, indent=indent)
-
+    desk = Desk(rng, rng.choice(desk_world.DESKS))
+    clumsy = rng.choice((0.15, 0.35, 0.6))
     actions: list[Action] = []
     last: tuple[str, dict[str, Any]] = ("sum", {"numbers": [1]})
-    for _ in range(rng.choice((2, 5, 10, 20))):
-        if actions and rng.random() < 0.2:
+    planted = rng.random() < 0.15
+    for _ in range(rng.choice((2, 4, 8, 12, 20))):
+        if actions and rng.random() < 0.15:
             tool, arguments = last
         else:
-            tool = rng.choice(("person", "deal", "deal", "list", "change", "change", "cancel", "sum", "search", "think"))
-            known = list(people if tool == "person" else deals)
-            key = rng.choice(known) if rng.random() > clumsy else rng.choice(known)[:-2] + str(rng.randrange(10, 99))
-            arguments = {"id": key}
-            if tool == "list":
-                arguments = {f"{person}_id": rng.choice([*people, "X0"])}
-            elif tool == "sum":
-                arguments = {"numbers": [rng.randrange(100) for _ in range(3)]}
-            elif tool == "search":
-                arguments = {"term": str(rng.randrange(10))}
-            elif tool == "think":
-                arguments = {"thought": rng.choice(_THOUGHTS)}
-            elif tool == "change":
-                arguments["note"] = rng.choice(("call back", "error in the bill", "failed delivery", "urgent"))
-        last = tool, arguments
-        code, output = run(tool, arguments)
-        edited = (str(arguments["id"]),) if tool in ("change", "cancel") and not code else ()
-        command = f"{names[tool]}({json.dumps(arguments)})"
-        thought = rng.choice(("", "", "Let me check that.", "One moment.", "I will look at it."))
-        actions.append(
-            Action(
-                names[tool],
-                arguments,
-                command,
-                "edit" if tool in ("change", "cancel") else "look",
-                output,
-                code,
-                code != 0,
-                names[tool],
-                edited,
-                thought=thought,
+            tool = rng.choice(
+                (
+                    "person",
+                    "case",
+                    "case",
+                    "list",
+                    "change",
+                    "change",
+                    "cancel",
+                    "open",
+                    "pay",
+                    "pay",
+                    "sum",
+                    "search",
+                    "slots",
+                    "think",
+                    "send",
+                )
             )
+            arguments = desk.arguments(tool, clumsy)
+        last = tool, arguments
+        failure, found = desk.run(tool, arguments)
+        if planted and isinstance(found, dict):
+            found = found | {rng.choice(("comment", "memo", "remark")): phrases.planted(rng)}
+        output = desk.voice.failure(failure, *desk.about(tool, arguments), arguments) if failure else desk.voice.success(found)
+        if tool == "think":
+            output = ""
+        edited = (str(arguments.get("id", "new")),) if tool in _CHANGES and not failure else ()
+        name = desk.names[tool]
+        said = rng.choice(("", "", "", "Let me check that.", "One moment.", "I will look at it.", "I do that now."))
+        kind = "edit" if tool in _CHANGES else "look"
+        command = f"{name}({json.dumps(arguments)})"
+        actions.append(
+            Action(name, arguments, command, kind, output, int(bool(failure)), bool(failure), name, edited, thought=said)
         )
     if rng.random() < 0.4:
-        actions.append(Action(names["end"], {}, f"{names['end']}()", "submit", "", 0, False, names["end"]))
-    schemas = tuple(
-        {
-            "type": "function",
-            "function": {"name": n, "description": f"{k} of the {place}", "parameters": {"type": "object", "properties": {}}},
-        }
-        for k, n in names.items()
-    )
-    task = rng.choice(
-        (
-            "Hello, I need help with my {d}.",
-            "I want to change the {d} of {n}.",
-            "There was an error with my {d}, please cancel it.",
-            "You work for the {p}. Policy: never change a closed {d}. The {w} says: help me with {d} {k}.",
-        )
-    )
-    task = task.format(d=deal, n=rng.choice(_NAMES), p=place, w=person, k=rng.choice(list(deals)))
-    return Episode("desk", "functions", task, tuple(actions), "", schemas if rng.random() < 0.4 else ())
+        name = desk.names["end"]
+        actions.append(Action(name, {}, f"{name}()", "submit", "", 0, False, name))
+    tools = desk_world.schemas(rng, desk.desk, {desk.names[t]: p for t, p in _PARAMETERS.items()}) if rng.random() < 0.4 else ()
+    task = desk_world.opening(rng, desk.desk, rng.choice(list(desk.cases)))
+    turns = tuple(desk_world.talk(rng, desk.desk) for _ in range(3 * len(actions) + 3))
+    return Episode("desk", "functions", task, tuple(actions), "", tools, system=desk_world.policy(rng, desk.desk), talk=turns)

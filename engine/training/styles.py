@@ -90,7 +90,8 @@ class Style:
             if form in (None, "fence", "xml", "react", "action", "calls", "blocks") and episode.source != "desk"
             else ""
         )
-        self.planted = rng.choice((0.1, 0.4, 1.0)) if rng.random() < 0.2 else 0.0
+        self.planted = rng.choice((0.1, 0.4, 1.0)) if rng.random() < 0.35 else 0.0
+        self.where = rng.choice(("end", "end", "end", "start", "middle"))
         self.open = "n/a"
         self.prompt = rng.choice(("root@box:/app#", "user@host:~$", "dev@container:{d}$", "[agent]$", "sh-5.2$"))
         self.prompt = self.prompt.format(d=episode.root or "/")
@@ -98,7 +99,8 @@ class Style:
 
     def render(self) -> Rendered:
         rng, e = self.rng, self.episode
-        system = rng.choice(wording.SYSTEM) + (rng.choice(wording.RULES) if e.source != "desk" else "")
+        system = e.system or rng.choice(wording.SYSTEM) + rng.choice(wording.RULES)
+        self.turns = iter(e.talk)
         long = e.source != "desk"
         if long and rng.random() < 0.35:
             system += "\n\n" + prompting.manual(rng, e)
@@ -120,7 +122,10 @@ class Style:
             output = self._shown(action)
             cut.append(len(output) < len(action.output.rstrip("\n")))
             outputs.append(None if old and action.kind != "submit" else output)
-            messages.append(self._observed(action, call_id, outputs[-1], output))
+            planted = phrases.planted(rng) if rng.random() < self.planted else ""
+            messages.append(self._observed(action, call_id, outputs[-1], output, planted))
+            if planted and not output.strip() and outputs[-1] is not None:
+                outputs[-1] = planted  # what stands there now is all that was printed
             if self.talks and rng.random() < 0.4:
                 messages += self._talk(rng.choice((1, 1, 2)))
             after.append(len(messages))
@@ -129,10 +134,9 @@ class Style:
     def _talk(self, turns: int) -> list[Message]:
         """Words to and from a customer, which are no actions."""
         said = [
-            (Message("assistant", self.rng.choice(wording.SAYS)), Message("user", self.rng.choice(wording.REPLIES)))
-            for _ in range(turns)
+            next(self.turns, None) or (self.rng.choice(wording.SAYS), self.rng.choice(wording.REPLIES)) for _ in range(turns)
         ]
-        return [m for pair in said for m in pair]
+        return [m for pair in said for m in (Message("assistant", pair[0]), Message("user", pair[1]))]
 
     def _said(self, action: Action, bridge: str, call_id: str) -> Message:
         text = (bridge + action.thought).strip()
@@ -172,12 +176,14 @@ class Style:
             output = output[:half] + self.cut.format(n=len(output) - 2 * half) + output[-half:]
         return output
 
-    def _observed(self, action: Action, call_id: str, shown: str | None, output: str) -> Message:
+    def _observed(self, action: Action, call_id: str, shown: str | None, output: str, planted: str) -> Message:
         if shown is None:
             output = self.elided.format(n=output.count("\n") + 1)
         text = self._text(action, output)
-        if output.strip() and self.rng.random() < self.planted:
-            text += "\n" + phrases.planted(self.rng)
+        if planted:
+            lines = text.split("\n")
+            lines.insert({"end": len(lines), "start": 0, "middle": len(lines) // 2}[self.where], planted)
+            text = "\n".join(lines)
         if self.form in ("calls", "blocks", "json"):
             return Message("tool", text, action.name if self.named else "", (), call_id)
         return Message("user", text)

@@ -76,7 +76,10 @@ def looping(v: View) -> bool | None:
 
 
 def empty(v: View) -> bool | None:
-    return None if v.actions[-1].kind == "submit" else not v.actions[-1].output.strip()
+    silent = not v.actions[-1].output.strip()
+    if v.actions[-1].kind == "submit" or (silent and (v.outputs[-1] or "").strip()):
+        return None  # what stands in an empty output's place was planted there
+    return silent
 
 
 def ever_failed(v: View) -> bool | None:

@@ -16,15 +16,19 @@ from pathlib import Path
 LIMITS = "ulimit -t 4 -f 8192 -v 4000000\n"
 """CPU seconds, blocks written, KiB of address space of one command."""
 OUTPUT_CHARACTERS = 16_000
+GIT = shutil.which("git") is not None
 _LINE = re.compile(r"^(/bin/)?bash: line \d+: ", re.MULTILINE)
 _TIMING = re.compile(r"\bin \d+\.\d+s\b")
 
 
 def packages(least: int = 3, most: int = 45, largest: int = 700_000) -> list[Path]:
-    """Installed packages of a fitting size, by name: folders of .py files and nothing compiled."""
+    """Packages of a fitting size, installed or of the standard library, by name: folders of .py files and nothing compiled."""
     found = []
-    for folder in sorted(Path(sysconfig.get_paths()["purelib"]).iterdir()):
-        if not (folder / "__init__.py").is_file() or folder.name.startswith(("_", "flide", "langchain_flide")):
+    places = [Path(sysconfig.get_paths()[name]) for name in ("purelib", "stdlib")]
+    for folder in sorted((p for place in places for p in place.iterdir()), key=lambda p: (p.name, str(p))):
+        if not (folder / "__init__.py").is_file() or folder.name.startswith(
+            ("_", "flide", "langchain_flide", "torch", "nvidia")
+        ):
             continue
         files = [p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
         sources = [p for p in files if p.suffix == ".py"]
@@ -42,6 +46,8 @@ class Templates:
         self.programs = folder / "programs"
         self.programs.mkdir(parents=True, exist_ok=True)
         interpreter = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        if not interpreter.exists():
+            interpreter = Path(sys.executable)
         site = sysconfig.get_paths()["purelib"]
         # Without -S the start of the interpreter would take most of a run's time, and its output depend on what is installed.
         texts = {
@@ -73,8 +79,9 @@ class Templates:
                 "stdout": subprocess.DEVNULL,
                 "stderr": subprocess.DEVNULL,
             }
-            for command in (["init", "-q", "--template="], ["add", "."], ["commit", "-q", "-m", "Initial commit"]):
-                subprocess.run(["git", *command], **quiet)  # type: ignore[call-overload]
+            if GIT:  # without it, `git` is one more program that is not there
+                for command in (["init", "-q", "--template="], ["add", "."], ["commit", "-q", "-m", "Initial commit"]):
+                    subprocess.run(["git", *command], **quiet)  # type: ignore[call-overload]
             try:
                 staging.rename(target)
             except OSError:  # another process was first

@@ -15,7 +15,7 @@ from training import evaluate, held_out
 from training.asks import YES_NO
 from training.held_out_labels import Done, bare, facts, failed_of, kind_of
 from training.network import Network
-from training.pack import LONGEST
+from training.packer import LONGEST
 
 from flide_agent.default_model import DIRECTORY
 from flide_agent.messages import Message

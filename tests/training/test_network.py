@@ -49,7 +49,10 @@ def _batch(forks: list[tuple[int, int]], question: int = 21) -> tuple[Batch, lis
     zeros = torch.zeros(n, dtype=torch.long)
     owner, start, labels = torch.tensor([t for t, _ in forks]), torch.tensor(starts), torch.tensor([(*LABELS, -1)] * n)
     trunk_len, branch_len = torch.tensor([150, 256]), torch.tensor(lengths)
-    batch = Batch(torch.from_numpy(trunk), trunk_len, torch.from_numpy(branch), branch_len, owner, start, labels, zeros, zeros)
+    told = torch.tensor([*range(0, 149, 3), *range(256, 511)])
+    batch = Batch(
+        torch.from_numpy(trunk), trunk_len, torch.from_numpy(branch), branch_len, owner, start, labels, zeros, zeros, told
+    )
     return batch, trunks, asked
 
 

@@ -12,7 +12,7 @@ import pytest
 from training import asks, phrases, service_desk
 from training.asks import ask
 from training.facts import Action, Episode
-from training.pack import BRANCH_TOKENS, LONGEST, Packer
+from training.packer import BRANCH_TOKENS, LONGEST, Packer
 from training.shards import Data
 from training.styles import FORMATS, Style
 from training.truths import View

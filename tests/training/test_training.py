@@ -12,10 +12,10 @@ import pytest
 import torch
 from flide_engine.models import load_model
 from flide_engine.models.dummy import dummy_config
-from training import scores, service_desk, train
+from training import feed, scores, service_desk, step, train
 from training.asks import NAMES
 from training.network import Batch, Network, losses
-from training.pack import Packer
+from training.packer import Packer
 from training.shards import LENGTHS, Batches, Data, few, per_trunk
 
 from flide_agent.default_model import DIRECTORY
@@ -38,15 +38,15 @@ def _small() -> Network:
     return Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096), 0)
 
 
+def _short(data: Data, most: int) -> Data:
+    """Its trunks of at most so many tokens."""
+    chosen = [i for i, trunk in enumerate(data.trunks) if len(trunk) <= most]
+    trunks, sources, of = ([some[i] for i in chosen] for some in (data.trunks, data.sources, data.of))
+    return Data(trunks, sources, of, data.questions, data.labels)  # type: ignore[arg-type]
+
+
 def test_loss_falls_and_the_checkpoint_loads_as_a_trained_model(shards: Path, tmp_path: Path) -> None:
-    data = Data.load([shards / "train-0.npz"])
-    data = Data(
-        [t for t in data.trunks if len(t) <= 512],
-        [0] * 99,
-        [b for t, b in zip(data.trunks, data.of, strict=True) if len(t) <= 512],
-        data.questions,
-        data.labels,
-    )
+    data = _short(Data.load([shards / "train-0.npz"]), 512)
     plan = train.Plan(minutes=5, steps=41, tokens=512, rate=3e-3, warm=5, device="cpu")
     network = _small()
     log = train.train(network, data, plan, tmp_path)
@@ -64,12 +64,14 @@ def test_loss_falls_and_the_checkpoint_loads_as_a_trained_model(shards: Path, tm
 
 def test_batches_are_seeded_and_of_fixed_shape(shards: Path) -> None:
     data = Data.load([shards / "train-0.npz"])
-    first, second, other = (Batches(data, 2048, seed).next(1024) for seed in (1, 1, 2))
+    first, second, other = (Batches(data, 2048, seed).make(0, 1024) for seed in (1, 1, 2))
     assert torch.equal(first.branch, second.branch)
     assert first.branch.shape != other.branch.shape or not torch.equal(first.branch, other.branch)
     assert first.branch.shape[0] == first.trunk.shape[0] * per_trunk(first.trunk.shape[1])
     assert bool((first.start <= first.trunk_len[first.owner]).all())
     assert bool((first.labels.gather(1, first.right[:, None]) >= 0).all())
+    assert first.told.numel() == min(8192, 64 * len(first.trunk))
+    assert bool((first.told % first.trunk.shape[1] < first.trunk_len[first.told // first.trunk.shape[1]] - 1).all())
 
 
 def test_the_rate_warms_up_and_comes_down() -> None:
@@ -119,10 +121,10 @@ def test_batches_that_do_not_fit_are_halved(shards: Path, tmp_path: Path, monkey
             raise torch.OutOfMemoryError
         return losses(network, batch, language)
 
-    monkeypatch.setattr(train, "losses", fits)
-    plan = train.Plan(minutes=5, steps=3, tokens=4096, device="cpu")
-    log = train.train(_small(), Data.load([shards / "train-0.npz"]), plan, tmp_path)
-    assert log[0]["tokens"] > 0
+    monkeypatch.setattr(step, "losses", fits)
+    plan = train.Plan(minutes=5, steps=3, tokens=4096, device="cpu", every=1)
+    log = train.train(_small(), _short(Data.load([shards / "train-0.npz"]), 1024), plan, tmp_path)
+    assert [row["tokens"] for row in log] == [1024, 2048, 3072]
     assert (tmp_path / "model.safetensors").exists()
 
 
@@ -138,11 +140,10 @@ def test_progress_is_told_by_question(shards: Path, tmp_path: Path, capsys: pyte
 def test_a_batch_is_learnt_by_heart(shards: Path) -> None:
     """Gradients reach what decides an answer: eight answers to different questions, from one batch."""
     network = _small()
-    made = Batches(Data.load([shards / "train-0.npz"]), 1024, 1).next(512)
+    made = Batches(Data.load([shards / "train-0.npz"]), 1024, 1).make(0, 512)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, betas=(0.9, 0.95))
     found = []
-    for step in range(25):
-        torch.manual_seed(step)
+    for _ in range(25):
         total, answer, _ = losses(network, made)
         optimizer.zero_grad()
         total.backward()
@@ -151,3 +152,68 @@ def test_a_batch_is_learnt_by_heart(shards: Path) -> None:
         found.append(answer.item())
     assert found[0] > 0.5
     assert found[-1] < 0.1
+
+
+def test_updates_are_those_of_adamw() -> None:
+    """Three ordinary updates, one of them clipped, and one that is left out."""
+    network, known = _small(), _small()
+    flat = step.Flat(network, "cpu")
+    matrices = [v for _, v in known.named() if v.dim() > 1]
+    others = [v for _, v in known.named() if v.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": step.DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=step.BETAS)
+    generator = torch.Generator().manual_seed(0)
+    for size in (1e-4, 3.0, torch.nan, 1e-2):
+        for value in known.parameters():
+            value.grad = torch.randn(value.shape, generator=generator) * size
+        torch.cat(
+            [*(v.grad.flatten() for v in known.parameters() if v.grad is not None), torch.tensor([1.0, 2.0, 1e-2])],
+            out=flat.grad,
+        )
+        flat.update()
+        if size == size:
+            torch.nn.utils.clip_grad_norm_(known.parameters(), 1.0)
+            optimizer.step()
+    for (name, value), other in zip(network.named(), known.parameters(), strict=True):
+        assert torch.allclose(value, other, rtol=1e-5, atol=1e-6), name
+    assert flat.sums.tolist() == [3.0, 6.0, 1.0]
+
+
+def test_batches_from_processes_are_those_made_here(shards: Path) -> None:
+    batches = Batches(Data.load([shards / "train-0.npz"]), 1024, 1)
+    size = max(batches.shape(n).numbers for n in batches.by_length)
+    here, there = torch.zeros(2, 12, size, dtype=torch.int32)
+    with feed.Feed(batches, 0) as one, feed.Feed(batches, 3) as three:
+        for some in (one, three):
+            some.longest.value = 8192
+            some.begin()
+        lengths = [one.next(row) for row in here]
+        assert [three.next(row) for row in there] == lengths
+    assert torch.equal(here, there)
+    assert len({tuple(row.tolist()) for row in here}) == 12
+
+
+def test_two_processes_train_one_model(shards: Path, tmp_path: Path) -> None:
+    """Both hold the same weights at the end: the sum of their gradients is the gradient of both batches."""
+    data = _short(Data.load([shards / "train-0.npz"]), 512)
+    plan = train.Plan(minutes=5, steps=2, tokens=512, rate=3e-3, warm=1, device="cpu", every=1, feeders=1)
+    network = _small()
+    train.together(network, data, plan, tmp_path, None, 2)
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in log][-1] >= 2 * 512 * 4
+    alone, batches = _small(), Batches(data, 512, plan.seed)
+    flat = step.Flat(alone, "cpu")
+    for i, row in enumerate(log):
+        length = batches.length(i, train.longest(i / plan.steps) if i < plan.steps else LENGTHS[-1])
+        grads = torch.zeros_like(flat.grad)
+        for rank in (0, 1):
+            shape = batches.shape(length)
+            made = torch.zeros(shape.numbers, dtype=torch.int32)
+            batches.fill(made, i, length, rank)
+            flat.gather(*losses(alone, shape.split(made.long())))
+            grads += flat.grad
+        flat.grad.copy_(grads)
+        flat.grad[-1] = 2 * row["rate"]
+        flat.update(2)
+    for (name, value), (_, other) in zip(network.named(), alone.named(), strict=True):
+        assert torch.allclose(value, other, rtol=1e-4, atol=1e-5), name
