@@ -36,7 +36,7 @@ from training.packer import Packer, save
 from training.workplace import Templates, packages
 
 PARTS = ("train", "held")
-DESKS = 5
+DESKS = 3
 """Runs at a desk for each run in a package; they are short."""
 PARTLY = 4_000_000
 """Tokens after which a worker writes what it has and begins a new shard."""

@@ -149,7 +149,7 @@ class Step:
             torch.cuda.empty_cache()
             plain = self.flat.grad[:-3].clone()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 self._pass(shape)
             self.flat.grad.zero_()
             graph.replay()

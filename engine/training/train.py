@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--feeders", type=int, default=5)
     parser.add_argument("--gpus", type=int, default=1)
     for name in ("graphs", "compile"):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=True)
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=getattr(Plan, name))
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a look that starts CUDA would spoil the forked processes
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
