@@ -82,7 +82,14 @@ def _walk(options: Options, pack: Pack, labels: Labels, past: Resumed | None, se
         warm=options.warm,
         window=None if options.keep else WINDOW,
         past=past,
+        inside=options.url is None and _inside(service),
     )
+
+
+def _inside(service: Decides) -> bool:
+    from flide_agent.local import LocalService
+
+    return isinstance(service, LocalService)
 
 
 def _side(options: Options, service: Decides, stack: ExitStack) -> Side | None:

@@ -17,6 +17,7 @@ import msgspec
 from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, NotFound, UnexpectedReply, Unreachable
 from flide_agent.replay.compare import Side
 from flide_agent.replay.decision import Decision, Ended, Event, Started
+from flide_agent.replay.heard import Ear
 from flide_agent.replay.leaving import Leaving
 from flide_agent.replay.moments import AFTER, Asked, Plan
 from flide_agent.replay.questions import Questions
@@ -89,6 +90,8 @@ class Walk:
     start: float = field(default_factory=time.perf_counter)
     past: Past | None = None
     """What an earlier replay was answered; it is not asked again."""
+    inside: bool = False
+    """The service is in this process: messages need not be read anew at each step."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _requests: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     plan: Plan = field(init=False)
@@ -128,7 +131,7 @@ class Walk:
         yield Ended(run)
 
     def _through(self, run: Run, todo: list[tuple[list[Decision], Asked | None]], wait: Wait | None) -> Iterator[Event]:
-        session = ""
+        session, ear = "", Ear() if self.inside else None
         for done, asked in todo:
             yield from done
             if asked is None:
@@ -139,7 +142,7 @@ class Walk:
             if wait is not None:
                 wait(run, asked.step)
             try:
-                yield from self._decide(run, asked, session)
+                yield from self._decide(run, asked, session, ear)
             except FlideError as e:
                 if _hopeless(e):
                     raise Stopped(e.message, isinstance(e, InvalidRequest)) from e
@@ -160,13 +163,12 @@ class Walk:
         if old is not None:
             self._leaving.put(old)
 
-    def _decide(self, run: Run, asked: Asked, session: str) -> list[Decision]:
+    def _decide(self, run: Run, asked: Asked, session: str, ear: Ear | None) -> list[Decision]:
         begun = time.perf_counter()
         # No candidates, no keyword: any service of System One's shape will do then.
         more = {"candidates": asked.candidates} if asked.candidates else {}
-        reply = self.service.decide(
-            session, messages=asked.messages, questions=asked.questions, tools=run.tools or None, **more
-        )
+        messages = asked.messages if ear is None else ear.hear(asked.messages)
+        reply = self.service.decide(session, messages=messages, questions=asked.questions, tools=run.tools or None, **more)
         milliseconds = 1000 * (time.perf_counter() - begun)
         done = reply.x_session
         if done is None:

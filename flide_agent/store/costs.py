@@ -29,17 +29,18 @@ class Speed:
     """Amount a second over the last measurements, the newer ones counting more."""
 
     def __init__(self) -> None:
-        self._amount = self._seconds = 0.0
+        self._sums = (0.0, 0.0)  # replaced as one, so that reading needs no lock
         self.count = 0
 
     def add(self, amount: float, seconds: float) -> None:
         self.count += 1
-        self._amount = FADE * self._amount + amount
-        self._seconds = FADE * self._seconds + seconds
+        whole, took = self._sums
+        self._sums = FADE * whole + amount, FADE * took + seconds
 
     def seconds(self, amount: float) -> float | None:
         """For so much; None while nothing was measured."""
-        return amount * self._seconds / self._amount if self._amount and self._seconds else None
+        whole, took = self._sums
+        return amount * took / whole if whole and took else None
 
 
 class Costs:
@@ -65,13 +66,13 @@ class Costs:
                     self._host.add(host, seconds)
 
     def compute_seconds(self, tokens: int) -> float | None:
-        with self._lock:
-            return self._prefill.seconds(tokens)
+        return self._prefill.seconds(tokens)
 
     def load_seconds(self, disk: int, host: int = 0) -> float | None:
         """For so many bytes; None while nothing was measured."""
-        with self._lock:
-            parts = [speed.seconds(size) for speed, size in ((self._disk, disk), (self._host, host)) if size]
+        if not host:
+            return self._disk.seconds(disk) if disk else None
+        parts = [speed.seconds(size) for speed, size in ((self._disk, disk), (self._host, host)) if size]
         known = [seconds for seconds in parts if seconds is not None]
         return sum(known) if known else None
 

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import itemgetter
 
 from flide_engine.memory import PoolFull
 
@@ -44,13 +45,17 @@ def _device_order(nodes: Nodes, costs: Costs, waiting: bool) -> Iterator[Node]:
     """waiting: with those that wait to be written."""
     now = time.monotonic()
 
-    def value(node: Node) -> float:
-        assert node.checkpoint is not None
-        reload = node.record.state_bytes + node.record.span_bytes if node.record is not None and node.on_disk else 0
-        freed = nodes.sole_bytes(node.checkpoint)
+    def value(node: Node, freed: int) -> float:
+        record = node.record
+        reload = record.state_bytes + record.span_bytes if record is not None and record.state else 0
         return costs.value(node.kind, now - node.seen, node.m - survivor(node), reload, freed) * _share(nodes, node)
 
-    return _windows(nodes.device, lambda n: not n.pins and (waiting or n.put is None), value)
+    def values(window: list[Node]) -> list[float]:
+        # Pages of the whole window at once: one by one they took most of an eviction, which the engine waits for.
+        freed = nodes.sole_bytes_of([n.checkpoint for n in window if n.checkpoint is not None])
+        return [value(node, size) for node, size in zip(window, freed, strict=True)]
+
+    return _windows(nodes.device, lambda n: not n.pins and (waiting or n.put is None), values)
 
 
 def disk_order(nodes: Nodes, costs: Costs, allowed: Callable[[Node], bool]) -> Iterator[Node]:
@@ -63,14 +68,16 @@ def disk_order(nodes: Nodes, costs: Costs, allowed: Callable[[Node], bool]) -> I
         freed = record.state_bytes + (0 if node.children else record.span_bytes)
         return costs.value(node.kind, now - node.seen, node.m - survivor(node), 0, freed) * _share(nodes, node)
 
-    return _windows(nodes.disk, lambda n: not n.pins and allowed(n), value)
+    return _windows(nodes.disk, lambda n: not n.pins and allowed(n), lambda window: [value(n) for n in window])
 
 
-def _windows(tier: OrderedDict[bytes, Node], allowed: Callable[[Node], bool], value: Callable[[Node], float]) -> Iterator[Node]:
+def _windows(
+    tier: OrderedDict[bytes, Node], allowed: Callable[[Node], bool], values: Callable[[list[Node]], list[float]]
+) -> Iterator[Node]:
     done: set[bytes] = set()
     while window := list(islice((n for key, n in tier.items() if key not in done and allowed(n)), WINDOW)):
         # Sorting is stable: equal values go by last use.
-        for node in sorted(window, key=value):
+        for _, node in sorted(zip(values(window), window, strict=True), key=itemgetter(0)):
             done.add(node.key)
             yield node
 
@@ -86,6 +93,8 @@ def survivor(node: Node) -> int:
 
 def _share(nodes: Nodes, node: Node) -> float:
     """1 while its tenant keeps no more than an equal share of the disk tier, less the further it is above."""
+    if len(nodes.tenants) < 2:
+        return 1.0
     tenants = sum(size > 0 for size in nodes.tenants.values())
     used = nodes.tenants.get(node.tenant, 0)
     if tenants < 2 or used <= 0:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 RESERVE = 32 << 20
 """Bytes that stay free on the file system: the index needs room to record deletions."""
+SMALL = 1 << 16
+SPARE = 512
+"""Files of at most SMALL bytes that a store which goes with its process keeps to be written anew: 32 MiB at most."""
 
 
 class FileSource:
     """A file opened for reading; closes it at the end of a with block. See objects.Source."""
 
-    def __init__(self, fd: int) -> None:
-        """Takes over the descriptor."""
-        self._fd = fd
+    def __init__(self, fd: int, closed: Callable[[], None] | None = None) -> None:
+        """Takes over the descriptor. closed: called once it is closed."""
+        self._fd, self._closed = fd, closed
         try:
             self.size = os.fstat(fd).st_size
         except OSError:
@@ -36,6 +41,8 @@ class FileSource:
 
     def close(self) -> None:
         os.close(self._fd)
+        if self._closed is not None:
+            self._closed()
 
     def __enter__(self) -> FileSource:
         return self
@@ -54,20 +61,23 @@ class Files:
     """What was written is on stable storage before anything relies on it, in the index too."""
 
     def __init__(self, objects: Path) -> None:
-        self.objects = objects
+        self.objects, self._root = objects, str(objects)
 
     def point(self, name: str) -> None:
         """Called before each call that can fail: open, write, fsync, rename, fsync_dir, unlink, commit, committed."""
 
     def path(self, name: str) -> Path:
-        return self.objects / name[:2] / name
+        return Path(self._at(name))
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name[:2]}/{name}"
 
     def prepare(self) -> None:
         """Make the 256 directories."""
         self.objects.mkdir(mode=0o700, exist_ok=True)
         for i in range(256):
             (self.objects / f"{i:02x}").mkdir(mode=0o700, exist_ok=True)
-        self._fsync_dir(self.objects)
+        self._fsync_dir(self._root)
 
     def listing(self) -> dict[str, str]:
         """Name -> directory of all files below `objects`."""
@@ -75,14 +85,17 @@ class Files:
 
     def free(self) -> int:
         """Bytes that may still be written here, less the reserve."""
-        st = os.statvfs(self.objects)
+        st = os.statvfs(self._root)
         return st.f_bavail * st.f_frsize - RESERVE
+
+    def _check_free(self, size: int) -> None:
+        if self.free() < size:
+            raise OSError(errno.ENOSPC, "the file system is full up to the store's reserve")
 
     def put(self, kind: str, chunks: Iterable[bytes | memoryview], size: int) -> str:
         """See objects.Objects. Raises ENOSPC before writing when it would not fit."""
-        if self.free() < size:
-            raise OSError(errno.ENOSPC, "the file system is full up to the store's reserve")
-        at = tmp = self.path(f"00new.{kind}.tmp")
+        self._check_free(size)
+        at = tmp = self._at(f"00new.{kind}.tmp")
         try:
             digest = hashlib.sha256()
             self.point("open")
@@ -98,10 +111,10 @@ class Files:
                 os.close(fd)
             name = f"{digest.hexdigest()}.{kind}"
             self.point("rename")
-            self._rename(tmp, self.path(name))
-            at = self.path(name)
+            self._rename(tmp, self._at(name))
+            at = self._at(name)
             self.point("fsync_dir")
-            self._fsync_dir(at.parent)
+            self._fsync_dir(os.path.dirname(at))
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(at)
@@ -109,11 +122,11 @@ class Files:
         return name
 
     @staticmethod
-    def _rename(old: Path, new: Path) -> None:
+    def _rename(old: str, new: str) -> None:
         try:
             os.rename(old, new)
         except IsADirectoryError:  # somebody put one there; an object's name is given, so it has to make room
-            os.rename(new, new.with_name(f"{new.name}.aside"))
+            os.rename(new, f"{new}.aside")
             os.rename(old, new)
 
     def _write(self, fd: int, data: memoryview) -> None:
@@ -125,7 +138,7 @@ class Files:
         """Remove a file; True when it is gone. What cannot be removed now is tried again at the next start."""
         try:
             self.point("unlink")
-            os.unlink(self.path(name))
+            os.unlink(self._at(name))
         except FileNotFoundError:
             return True
         except OSError:
@@ -134,14 +147,14 @@ class Files:
 
     def get(self, name: str) -> FileSource:
         """A file opened for reading, never through a symbolic link. Raises OSError."""
-        return FileSource(os.open(self.path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+        return FileSource(os.open(self._at(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def exists(self, names: Iterable[str]) -> set[str]:
         """Those of the names that are there: a file has its name only once it is whole."""
         listing = self.listing()
         return {name for name in names if name in listing}
 
-    def _fsync_dir(self, path: Path) -> None:
+    def _fsync_dir(self, path: str) -> None:
         if not self.synced:
             return
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -152,6 +165,70 @@ class Files:
 
 
 class UnsyncedFiles(Files):
-    """For a store that goes with its process: nothing waits for the disk. The end of the process loses nothing, that of the machine may."""
+    """For a store that goes with its process: nothing waits for the disk. The end of the process loses nothing, that of the machine may.
+
+    Small files of removed objects are kept and written anew: to make and to remove a file takes several times as long as to fill it.
+    """
 
     synced = False
+
+    def __init__(self, objects: Path) -> None:
+        super().__init__(objects)
+        self._spare: list[str] = []
+        self._numbers = itertools.count()
+        self._readers = 0
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        super().prepare()
+        spare = self.objects / "spare"
+        spare.mkdir(mode=0o700, exist_ok=True)
+        for left in spare.iterdir():
+            left.unlink()
+
+    def put(self, kind: str, chunks: Iterable[bytes | memoryview], size: int) -> str:
+        if size > SMALL:
+            return super().put(kind, chunks, size)
+        self._check_free(size)
+        data = b"".join(chunks)
+        name = f"{hashlib.sha256(data).hexdigest()}.{kind}"
+        at = self._spare.pop() if self._spare else self._at(f"00new.{kind}.tmp")
+        try:
+            fd = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                self._write(fd, memoryview(data))
+                os.ftruncate(fd, len(data))
+            finally:
+                os.close(fd)
+            self._rename(at, self._at(name))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(at)
+            raise
+        return name
+
+    def delete(self, name: str) -> bool:
+        at = self._at(name)
+        try:
+            # A reader has the file for as long as it is open: nothing else may be written into it then.
+            with self._lock:
+                if not self._readers and len(self._spare) < SPARE and os.stat(at).st_size <= SMALL:
+                    spare = f"{self._root}/spare/{next(self._numbers)}"
+                    os.rename(at, spare)
+                    self._spare.append(spare)
+                    return True
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return super().delete(name)
+
+    def get(self, name: str) -> FileSource:
+        with self._lock:
+            source = FileSource(os.open(self._at(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), self._read)
+            self._readers += 1
+        return source
+
+    def _read(self) -> None:
+        with self._lock:
+            self._readers -= 1

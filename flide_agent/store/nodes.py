@@ -175,8 +175,17 @@ class Nodes:
         """Bytes that only this checkpoint of the tier keeps."""
         return checkpoint.state_bytes + self._sole_pages(checkpoint) * self._bytes_of_page(checkpoint)
 
+    def sole_bytes_of(self, checkpoints: Sequence[Checkpoint]) -> list[int]:
+        """`sole_bytes` of each of them, at least one, all of one engine."""
+        ends = np.cumsum([len(c.pages) for c in checkpoints])
+        sole = np.cumsum(self._page_uses[np.concatenate([c.pages for c in checkpoints])] == 1)
+        upto = np.concatenate([_ZERO, sole])[ends]
+        page = next((self._bytes_of_page(c) for c in checkpoints if len(c.pages)), 0)
+        found: list[int] = (checkpoints[0].state_bytes + np.diff(upto, prepend=0) * page).tolist()
+        return found
+
     def _sole_pages(self, checkpoint: Checkpoint) -> int:
-        return int((self._page_uses[checkpoint.pages] == 1).sum()) if len(checkpoint.pages) else 0
+        return int(np.count_nonzero(self._page_uses[checkpoint.pages] == 1)) if len(checkpoint.pages) else 0
 
     @staticmethod
     def _bytes_of_page(checkpoint: Checkpoint) -> int:
@@ -258,5 +267,6 @@ def decode_record(value: bytes) -> NodeRecord:
     return _decoder.decode(value)
 
 
+_ZERO = np.zeros(1, np.int64)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(NodeRecord)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import islice
 
 LIMIT = 1 << 18
 """Grid positions remembered: 16 million tokens of different trunks, about 25 MB."""
@@ -18,12 +19,15 @@ class Trails:
         self._lock = threading.Lock()
 
     def add(self, keys: Sequence[bytes]) -> None:
+        short = [key[:16] for key in reversed(keys)]  # the start of a trunk is what most others share: it is forgotten last
         with self._lock:
-            for key in reversed(keys):  # the start of a trunk is what most others share: it is forgotten last
-                self._seen.pop(key[:16], None)
-                self._seen[key[:16]] = None
-            while len(self._seen) > self._limit:
-                del self._seen[next(iter(self._seen))]
+            for key in short:
+                self._seen.pop(key, None)
+            self._seen.update(dict.fromkeys(short))
+            if len(self._seen) > self._limit:
+                # One way through what is gone at the dict's front, and that not at each step.
+                for key in list(islice(self._seen, len(self._seen) - self._limit + self._limit // 64)):
+                    del self._seen[key]
 
     def agree(self, keys: Sequence[bytes]) -> int:
         """How many of the keys, from the first on, belong to a remembered trunk."""
