@@ -1,9 +1,9 @@
 """What a training step costs on this machine, by batch length.
 
-    python -m training.profile_step SHARDS... [--seconds 60] [--plain] [--compile]
+    python -m training.profile_step SHARDS... [--seconds 60] [--how graphs plain compiled]
 
-With --compile also with parts through torch.compile, with --plain also without graphs. For each length: milliseconds of the host and of the device, trunk tokens a second, the time to make a batch, and the ten kernels that take
-longest.
+For each length: milliseconds of the host and of the device, trunk tokens a second, the time to make a batch, and the ten kernels that take
+longest. How: in graphs as training does it, plain, or in graphs with parts through torch.compile.
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ def kernels(step: Step, length: int, most: int = 10) -> list[tuple[str, float, i
     return [*rows[:most], ("all", sum(r[1] for r in rows), sum(r[2] for r in rows))]
 
 
-def report(data: Data, device: str, tokens: int, until: float, **how: bool) -> None:
+def report(network: Network, data: Data, device: str, tokens: int, until: float, **how: bool) -> None:
     """Print all lengths, longest last, until the time is over."""
     begin = time.monotonic()
-    network = Network(ModelConfig.read(DIRECTORY), 0).train()
     step = Step(network, Batches(data, tokens, 0), device, 0.2, **how)
     step.prepare()
     memory = torch.cuda.max_memory_reserved() / 2**30 if step.cuda else 0.0
@@ -91,20 +90,23 @@ def main() -> None:
     parser.add_argument("shards", type=Path, nargs="+")
     parser.add_argument("--tokens", type=int, nargs="+", default=[65536])
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--plain", action="store_true")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--how", choices=("graphs", "plain", "compiled"), nargs="+", default=["graphs"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     until = time.monotonic() + a.seconds
     torch.set_float32_matmul_precision("high")
     data = Data.load(paths(a.shards, "train"))
-    cuda = a.device.startswith("cuda")
-    for tokens in a.tokens:
-        report(data, a.device, tokens, until, graphs=cuda, compile=False)
-    if a.plain:
-        report(data, a.device, a.tokens[0], until, graphs=False, compile=False)
-    if a.compile:
-        report(data, a.device, a.tokens[0], until, graphs=cuda, compile=True)
+    for how in a.how:
+        for tokens in a.tokens:
+            report(
+                Network(ModelConfig.read(DIRECTORY), 0),
+                data,
+                a.device,
+                tokens,
+                until,
+                graphs=how != "plain",
+                compile=how == "compiled",
+            )
 
 
 if __name__ == "__main__":

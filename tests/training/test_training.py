@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 from flide_engine.models import load_model
 from flide_engine.models.dummy import dummy_config
-from training import feed, scores, service_desk, step, train
+from training import feed, profile_step, scores, service_desk, step, train
 from training.asks import NAMES
 from training.network import Batch, Network, losses
 from training.packer import Packer
@@ -217,3 +218,12 @@ def test_two_processes_train_one_model(shards: Path, tmp_path: Path) -> None:
         flat.update(2)
     for (name, value), (_, other) in zip(network.named(), alone.named(), strict=True):
         assert torch.allclose(value, other, rtol=1e-4, atol=1e-5), name
+
+
+def test_a_profile_tells_all_lengths_and_kernels(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = _short(Data.load([shards / "train-0.npz"]), 512)
+    profile_step.report(_small(), data, "cpu", 512, time.monotonic() + 60, graphs=False, compile=False)
+    told = capsys.readouterr().out.splitlines()
+    assert told[1].startswith("512: host_ms")
+    assert any("aten::" in line for line in told)
+    assert told[-1].endswith("all")
