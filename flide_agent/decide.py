@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["Decider", "Decision", "Served"]
 
 log = logging.getLogger("flide_agent.decide")
+
+READERS = 2
+"""Requests that are read at once. Reading is Python for the most part: with more, the engine's thread would get its share of the
+interpreter too seldom, and the device would wait."""
 T = TypeVar("T")
 
 
@@ -74,6 +79,7 @@ class Decider:
         self.served, self.settings = served, settings
         self.prompts, self.store, self.sessions, self.dispatcher = prompts, store, sessions, dispatcher
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="text")
+        self._reading = threading.BoundedSemaphore(READERS)
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._in_turn: WeakKeyDictionary[asyncio.Lock, int] = WeakKeyDictionary()
         self._behind: set[asyncio.Task[None]] = set()
@@ -169,7 +175,8 @@ class Decider:
         """Read the request, find its checkpoint, put it in the engine's line."""
         if ask.deadline and time.perf_counter() > ask.deadline:
             raise DeadlineExceeded("the deadline passed before the request was read")
-        reading = self.reader.read(tenant, ask)
+        with self._reading:
+            reading = self.reader.read(tenant, ask)
         times.mark("render")
         found = self.store.find(reading.share_key, reading.tokens, len(reading.tokens))
         try:

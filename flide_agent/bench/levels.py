@@ -17,6 +17,10 @@ from flide_agent.bench.sources import Source
 from flide_agent.bench.target import Lane, Target
 
 PATH = "/v1/systemone"
+WARM_SECONDS, SECONDS = 2.0, 4.0
+"""Of a level of several clients: at least so long unmeasured, so that the shapes of its rounds are captured, and so long measured."""
+MOST_WARM, MOST_REQUESTS = 1024, 2048
+"""Requests of the two, however fast they are answered."""
 COLUMNS = {
     "workload": "workload",
     "clients": "clients",
@@ -83,10 +87,10 @@ class Levels:
             self._level(name, source, level, known)
 
     def _level(self, name: str, source: Source, clients: int, known: Answers) -> None:
-        count = max(source.rows, self.per_client * clients)
+        pace = self._warm(source, clients)
+        count = max(source.rows, self.per_client * clients, min(MOST_REQUESTS, int(pace * SECONDS)))
         lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
         jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
-        self._warm(source, clients)
         with self.target.metered() as meter:
             got, (started, idle, ended) = self._ask(jobs, clients)
         if reference := clients == 1 and self.target.separate:
@@ -105,11 +109,18 @@ class Levels:
         if self.beside is not None and row["median_ms"] is not None:
             self._want(row, [self._bodies[key][1] for key, _ in jobs], clients)
 
-    def _warm(self, source: Source, clients: int) -> None:
-        """So many cold requests unmeasured, each row twice at least: a graph is captured when a shape comes for the second time."""
-        count = warm_requests(source.rows, self.warm_up)
-        lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
-        self._ask([self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)], clients)
+    def _warm(self, source: Source, clients: int) -> float:
+        """Cold requests unmeasured, each row twice at least: passes of a shape that was met are replayed. Returns requests/s of the
+        last ones; 0.0 for one client, and for a server whose texts would have to be made for it."""
+        count, warmed, seconds = warm_requests(source.rows, self.warm_up), 0, 0.0
+        longer = clients > 1 and self.target.separate
+        while count and (not warmed or (longer and seconds < WARM_SECONDS and warmed + count <= MOST_WARM)):
+            lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
+            jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
+            _, (started, _, ended) = self._ask(jobs, clients)
+            warmed, seconds = warmed + count, seconds + ended - started
+            pace = count / (ended - started)
+        return pace if warmed and longer else 0.0
 
     def _job(self, source: Source, row: int, lane: Lane) -> tuple[Key, Lane]:
         key = (row, lane.copy)
@@ -178,6 +189,11 @@ def warm_requests(rows: int, warm_up: int) -> int:
 
 
 def lanes_needed(rows: int, clients: Sequence[int], per_client: int, warm_up: int) -> int:
-    """Lanes that the levels of one workload of so many rows use, warm-up and comparison included."""
-    warm = math.ceil(warm_requests(rows, warm_up) / rows)
-    return sum(math.ceil(max(rows, per_client * n) / rows) + warm for n in clients) + 1
+    """Lanes that the levels of one workload of so many rows use at most, warm-up and comparison included."""
+    warm, needed = warm_requests(rows, warm_up), 1
+    for n in clients:
+        more = warm > 0 and n > 1
+        batches = max(1, MOST_WARM // warm) if more else 1
+        measured = max(rows, per_client * n, MOST_REQUESTS if more else 0)
+        needed += batches * math.ceil(warm / rows) + math.ceil(measured / rows)
+    return needed

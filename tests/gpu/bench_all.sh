@@ -8,8 +8,8 @@ out=$1
 mkdir -p "$out"
 export SECONDS_LEFT="${SECONDS_LEFT:-535}"
 if [ -z "$PARTS$CUDA_VISIBLE_DEVICES" ] && [ "$(nvidia-smi -L | wc -l)" -ge 2 ]; then
-  CUDA_VISIBLE_DEVICES=0 PARTS="engine-4b http-4b ablation-4b" "$0" "$@" &
-  CUDA_VISIBLE_DEVICES=1 PARTS="engine-0.8b engine-9b http-0.8b http-9b start-0.8b" "$0" "$@" &
+  CUDA_VISIBLE_DEVICES=0 PARTS="engine-4b http-4b crowd-4b ablation-4b" "$0" "$@" &
+  CUDA_VISIBLE_DEVICES=1 PARTS="engine-0.8b engine-9b http-0.8b crowd-0.8b http-9b crowd-9b start-0.8b" "$0" "$@" &
   wait
   exec python3 "$(dirname "$0")/bench_bars.py" "$out"
 fi
@@ -17,6 +17,7 @@ workloads=${2:+--workloads $2}
 export PYTHONUNBUFFERED=1 PYTHONPATH="$PWD/engine:$PWD:$PWD/integrations${PYTHONPATH:+:$PYTHONPATH}"
 export CUBLAS_WORKSPACE_CONFIG=:16:8 CUBLASLT_WORKSPACE_SIZE=1
 bench="python3 -c 'from flide_agent.bench.command import app; app()'"
+fronts="--set front_ends=4"
 five=race_one,quality_one,race_all,quality_all,multirc
 end=$(($(date +%s) + SECONDS_LEFT))
 
@@ -40,13 +41,16 @@ part() { # part NAME MOST_SECONDS ARGUMENTS...
 # shellcheck disable=SC2086
 {
   part engine-4b 150 engine --model dummy:4b $workloads --only $five
-  # 15 cells through HTTP at 1 and 64 clients with every answer compared, recurring states, questions, agents.
-  part http-4b 200 all --model dummy:4b $workloads --only $five,di --clients 1,64 --per-client 2 --again quality_one \
-    --counts 1,64 --agents 1,32 --steps 40 --memory 48GiB
+  # Through HTTP: one client, recurring states, questions, agents; then 64 clients with the HTTP side in processes of its own.
+  part http-4b 150 all --model dummy:4b $workloads --only $five,di --clients 1 --again quality_one --counts 1,64 --agents 1,32 \
+    --steps 40 --memory 48GiB
+  part crowd-4b 150 server --model dummy:4b $workloads --only $five,di --clients 64 --per-client 2 --memory 48GiB $fronts
   part engine-0.8b 60 engine --model dummy:0.8b $workloads --only $five
-  part http-0.8b 90 server --model dummy:0.8b $workloads --only $five,di --clients 1,64 --memory 48GiB
+  part http-0.8b 60 server --model dummy:0.8b $workloads --only $five,di --clients 1 --memory 48GiB
+  part crowd-0.8b 120 server --model dummy:0.8b $workloads --only $five,di --clients 64 --memory 48GiB $fronts
   part engine-9b 90 engine --model dummy:9b $workloads --only $five --histories ""
-  part http-9b 150 server --model dummy:9b $workloads --only $five,di --clients 1,64 --per-client 2 --memory 32GiB
+  part http-9b 90 server --model dummy:9b $workloads --only $five,di --clients 1 --memory 32GiB
+  part crowd-9b 200 server --model dummy:9b $workloads --only $five,di --clients 64 --per-client 2 --memory 32GiB $fronts
   part ablation-4b 120 engine --model dummy:4b $workloads --only race_all,quality_all --ablation --repeats 3 --histories ""
   part start-0.8b 200 start --model dummy:0.8b
 }

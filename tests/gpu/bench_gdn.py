@@ -252,7 +252,7 @@ def variants() -> None:
         (scan_room, "SCAN", "scan", [{"BV": 64, "STAGES": 2, "num_warps": 4}]),
         (scan_room, "SCAN", "branch_by_scan", [{"BV": 64, "STAGES": n, "num_warps": 4} for n in (1, 2)]),
         (intra_room, "INTRA", "inside", [{"num_warps": 4, "maxnreg": n} for n in (96, 112, 144)]),
-        (branch_room, "SHARED", "branch", [branch_room.ALONE]),
+        (branch_room, "BRANCH", "branch", [{"STAGES": n, "num_warps": 8} for n in (1, 3)]),
     ):
         shipped = getattr(room, setting)
         for config in (shipped, *tries):

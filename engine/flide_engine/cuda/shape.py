@@ -46,6 +46,13 @@ class PassShape:
     spans: int
     most_labels: int
 
+    def kernels(self) -> tuple[object, ...]:
+        """What decides which compiled kernels a pass needs, with something to spare: sizes are compiled for where they are 1 or
+        multiples of 16."""
+        sizes = (self.rows, self.readouts, self.segments, self.trunks, self.saves, self.chunks)
+        kinds = tuple(0 if n == 0 else 1 if n == 1 else 16 if n % 16 == 0 else 2 for n in sizes)
+        return (*kinds, self.readouts > 16, self.trunk_levels, self.local_levels, self.depth, self.spans, self.most_labels)
+
     @property
     def chunks(self) -> int:
         """Delta-rule chunks."""
@@ -66,11 +73,12 @@ def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
     keys = int(np.where(plan.seg_kind == Kind.TRUNK, plan.seg_start + plan.seg_len, plan.seg_hist).max(initial=0))
     rows, readouts = row_capacity(plan.rows), len(plan.readout_row)
     trunks, locals_ = by_level(plan, Kind.TRUNK), by_level(plan, Kind.LOCAL)
+    segments = power_of_two(len(plan.seg_len), FEWEST_SEGMENTS)
     return PassShape(
         rows=rows,
-        readouts=min(rows, power_of_four(readouts, 16)) if readouts else 0,
-        segments=power_of_two(len(plan.seg_len), FEWEST_SEGMENTS),
-        trunks=power_of_four(max(map(len, trunks), default=0)) if trunks else 0,
+        readouts=min(rows, power_of_four(readouts, max(16, segments))) if readouts else 0,
+        segments=segments,
+        trunks=1 if max(map(len, trunks), default=0) == 1 else segments if trunks else 0,
         trunk_levels=len(trunks),
         local_levels=len(locals_),
         depth=power_of_two(plan.seg_locals.shape[1]),

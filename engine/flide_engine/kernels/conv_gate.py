@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles
-from flide_engine.kernels.language import follow, following, tl, triton
+from flide_engine.kernels.language import tl, triton
 
 CONV = {"ROWS": 32, "num_warps": 4}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200."""
@@ -56,14 +56,13 @@ def conv_gate(
     if x.stride(1) != 1 or not conv_weight.is_contiguous() or not conv_pool.is_contiguous():
         raise ValueError("conv_gate needs contiguous rows, weights and pool")
     capacity = chunks.table.shape[0]
-    packed = conv_weight.dtype == x.dtype and x.element_size() == 2
-    parts = capacity * (CHUNK // CONV["ROWS"]) + save_slot.shape[0]
-    _conv_gate[(parts * (2 * key_heads + value_heads + 1),)](
-        x, conv_weight.view(torch.int64) if packed else conv_weight, a_log, dt_bias, conv_pool, out.q, out.k, out.v, out.g, out.beta,
+    grid = (capacity * (CHUNK // CONV["ROWS"]) + save_slot.shape[0], 2 * key_heads + value_heads + 1)
+    _conv_gate[grid](
+        x, conv_weight, a_log, dt_bias, conv_pool, out.q, out.k, out.v, out.g, out.beta,
         chunks.table, seg_first_row, seg_len, seg_start, conv_prev, save_ptr, save_pos, save_slot,
         x.stride(0), seg_len.shape[0], capacity,
         NK=key_heads, NV=value_heads, DK=key_dim, DV=value_dim, NVP=triton.next_power_of_2(value_heads), EPS=NORM_EPS,
-        PACKED=packed, **CONV, **following(),
+        **CONV,
     )  # fmt: skip
     return out
 
@@ -74,21 +73,14 @@ def _conv_gate(
     table, seg_first_row, seg_len, seg_start, conv_prev, save_ptr, save_pos, save_slot,
     x_stride, segments, capacity,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, NVP: tl.constexpr, EPS: tl.constexpr,
-    PACKED: tl.constexpr, ROWS: tl.constexpr,
-    FOLLOW: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Programs of one part lie side by side: q heads, k heads, v heads, then one for the gates.
-
-    Parts are ROWS rows of the chunks, then saves.
-    """
-    follow(FOLLOW)
-    SLOTS: tl.constexpr = 2 * NK + NV + 1
+    """Grid (parts of ROWS rows of the chunks, then saves; q heads, k heads, v heads, then one program for the gates)."""
+    chunk = (tl.program_id(0) // (64 // ROWS)).to(tl.int64)
+    slot = tl.program_id(1)
     CHANNELS: tl.constexpr = 2 * NK * DK + NV * DV
-    part = tl.program_id(0) // SLOTS
-    slot = tl.program_id(0) % SLOTS
-    chunk = (part // (64 // ROWS)).to(tl.int64)
     if chunk >= capacity:
-        save = part - capacity * (64 // ROWS)
+        save = tl.program_id(0) - capacity * (64 // ROWS)
         if slot < 2 * NK:
             _save_window(x, pool, save_ptr, save_pos, save_slot, seg_first_row, seg_start, save, x_stride, segments,
                          slot * DK, CHANNELS, DK)  # fmt: skip
@@ -101,34 +93,28 @@ def _conv_gate(
         return
     index = tl.load(table + chunk * 2 + 1)
     rows = tl.minimum(tl.load(seg_len + segment) - index * 64, 64)
-    first = (tl.load(seg_first_row + segment) + index * 64).to(tl.int64)
+    base = x + (tl.load(seg_first_row + segment) + index * 64).to(tl.int64) * x_stride
     prev = conv_prev + segment * 3
-    i = part % (64 // ROWS) * ROWS + tl.arange(0, ROWS)
-    if slot < 2 * NK + NV:
-        before_0 = tl.load(prev, mask=index == 0, other=-1).to(tl.int64)
-        before_1 = tl.load(prev + 1, mask=index == 0, other=-1).to(tl.int64)
-        before_2 = tl.load(prev + 2, mask=index == 0, other=-1).to(tl.int64)
-        before = (before_0, before_1, before_2)
-        if slot < 2 * NK:
-            y = _convolve(x, first, weight, pool, before, i, index, rows, x_stride, slot * DK, CHANNELS, DK, ROWS, PACKED)
-            y = y * tl.rsqrt(tl.sum(y * y, 1) + EPS)[:, None]
-            tile = (chunk * NK + slot % NK) * (64 * DK) + i[:, None] * DK + tl.arange(0, DK)[None, :]
-            if slot < NK:
-                tl.store(q + tile, y.to(q.dtype.element_ty))
-            else:
-                tl.store(k + tile, y.to(k.dtype.element_ty))
+    i = tl.program_id(0) % (64 // ROWS) * ROWS + tl.arange(0, ROWS)
+    if slot < 2 * NK:
+        y = _convolve(x, base, weight, pool, prev, i, index, rows, x_stride, slot * DK, CHANNELS, DK, ROWS)
+        y = y * tl.rsqrt(tl.sum(y * y, 1) + EPS)[:, None]
+        tile = (chunk * NK + slot % NK) * (64 * DK) + i[:, None] * DK + tl.arange(0, DK)[None, :]
+        if slot < NK:
+            tl.store(q + tile, y.to(q.dtype.element_ty))
         else:
-            head = slot - 2 * NK
-            channel = 2 * NK * DK + head * DV
-            y = _convolve(x, first, weight, pool, before, i, index, rows, x_stride, channel, CHANNELS, DV, ROWS, PACKED)
-            place = (chunk * NV + head) * (64 * DV) + tl.arange(0, DV)[:, None] * 64 + i[None, :]
-            y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)  # float16's range
-            tl.store(v + place, tl.trans(y.to(v.dtype.element_ty)))
+            tl.store(k + tile, y.to(k.dtype.element_ty))
+    elif slot < 2 * NK + NV:
+        value_head = slot - 2 * NK
+        y = _convolve(x, base, weight, pool, prev, i, index, rows, x_stride, 2 * NK * DK + value_head * DV, CHANNELS, DV, ROWS)
+        place = (chunk * NV + value_head) * (64 * DV) + tl.arange(0, DV)[:, None] * 64 + i[None, :]
+        y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)  # float16's range
+        tl.store(v + place, tl.trans(y.to(v.dtype.element_ty)))
     else:
         h = tl.arange(0, NVP)
         used = (h < NV)[None, :]
         live = (i < rows)[:, None] & used
-        at = x + (first + i)[:, None] * x_stride + (CHANNELS + NV * DV) + h[None, :]
+        at = base + i[:, None] * x_stride + (CHANNELS + NV * DV) + h[None, :]
         b = tl.load(at, mask=live, other=0.0).to(tl.float32)
         a = tl.load(at + NV, mask=live, other=0.0).to(tl.float32)
         a += tl.load(dt_bias + h, mask=h < NV, other=0.0).to(tl.float32)[None, :]
@@ -149,38 +135,37 @@ def _softplus(a):
 
 
 @triton.jit
-def _convolve(x, first, weight, pool, before, i, index, rows, x_stride, channel, CHANNELS: tl.constexpr, D: tl.constexpr,
-              ROWS: tl.constexpr, PACKED: tl.constexpr):  # fmt: skip
-    """[ROWS, D] float32: SiLU of the convolution of channels [channel, channel + D), rows i of a chunk whose row 0 is x's `first`.
+def _before(x, pool, prev, n, index, x_stride, c, CHANNELS: tl.constexpr, D: tl.constexpr):
+    """[D] float32: the raw row 3 - n before the segment's first, from the stream, a conv window, or zeros; zeros but in chunk 0."""
+    source = tl.load(prev + n, mask=index == 0, other=-1) + tl.zeros((D,), tl.int64)
+    here = tl.load(x + source * x_stride + c, mask=source >= 0, other=0.0)
+    kept = tl.load(pool + (-2 - source) * CHANNELS + c, mask=source <= -2, other=0.0)
+    return here.to(tl.float32) + kept.to(tl.float32)
 
-    before: where the three rows before the segment are, oldest first: rows of x, a window's rows as -2 - row, or -1 for zeros; -1 but
-    in chunk 0. Taps are summed oldest first wherever they come from, so a row has the same bits fresh and resumed.
+
+@triton.jit
+def _convolve(x, base, weight, pool, prev, i, index, rows, x_stride, channel, CHANNELS: tl.constexpr, D: tl.constexpr,
+              ROWS: tl.constexpr):  # fmt: skip
+    """[ROWS, D] float32: SiLU of the convolution of channels [channel, channel + D), rows i of a chunk whose row 0 is at `base`.
+
+    Taps are summed oldest first wherever they come from, so a row has the same bits fresh and resumed.
     """
     c = channel + tl.arange(0, D)
-    before_0, before_1, before_2 = before
-    if PACKED:
-        taps = tl.load(weight + c)  # four 16-bit taps of a channel in one word
+    # The three rows before the segment are asked for ahead of the taps, so that their trips to memory overlap.
+    before_0 = _before(x, pool, prev, 0, index, x_stride, c, CHANNELS, D)
+    before_1 = _before(x, pool, prev, 1, index, x_stride, c, CHANNELS, D)
+    before_2 = _before(x, pool, prev, 2, index, x_stride, c, CHANNELS, D)
     acc = tl.zeros((ROWS, D), tl.float32)
-    stored = (before_0 < -1) | (before_1 < -1) | (before_2 < -1)
     for j in tl.static_range(4):
         row = i - (3 - j)
-        source = first + row
-        if j < 3:
-            place = row + index * 64
-            outside = tl.where(place == -1, before_2, tl.where(place == -2, before_1, before_0))
-            source = tl.where(place < 0, outside, source)
-        live = i < rows
-        at = source[:, None] * x_stride + c[None, :]
-        tap = tl.load(x + at, mask=(live & (source >= 0))[:, None], other=0.0).to(tl.float32)
-        if j < 3:  # noqa: SIM102  (a constant of the compilation; `and` would make a value of it)
-            if stored:
-                kept = (-2 - source)[:, None] * CHANNELS + c[None, :]
-                tap += tl.load(pool + kept, mask=(live & (source < -1))[:, None], other=0.0).to(tl.float32)
-        if PACKED:
-            w = ((taps >> (16 * j)) & 0xFFFF).to(tl.uint16).to(x.dtype.element_ty, bitcast=True)
-        else:
-            w = tl.load(weight + c * 4 + j)
-        acc += tap * w.to(tl.float32)[None, :]
+        inside = (i < rows) & (row + index * 64 >= 0)
+        tap = tl.load(base + row[:, None] * x_stride + c[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        if index == 0:
+            for r in tl.static_range(3):
+                if r + j < 3:
+                    outside = before_0 if r + j == 0 else before_1 if r + j == 1 else before_2
+                    tap = tl.where((i == r)[:, None], outside[None, :], tap)
+        acc += tap * tl.load(weight + c * 4 + j).to(tl.float32)[None, :]
     return tl.where((i < rows)[:, None], acc / (1.0 + tl.exp(-acc)), 0.0)
 
 

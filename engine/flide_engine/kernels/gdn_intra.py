@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, core_dtype, tile_descriptor
-from flide_engine.kernels.language import follow, following, tl, triton
+from flide_engine.kernels.language import tl, triton
 
 INTRA = {"num_warps": 4, "maxnreg": 128}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200."""
@@ -63,7 +63,7 @@ def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
     _gdn_intra[(capacity, value_heads)](
         tile_descriptor(tiles.q, CHUNK), tile_descriptor(tiles.k, CHUNK), tiles.g, tiles.beta,
         out.grown, out.rest, out.inverse, out.attention, chunks.table, key_dim**-0.5,
-        NK=key_heads, NV=value_heads, HALF=tiles.k.dtype == torch.float16, **INTRA, **following(),
+        NK=key_heads, NV=value_heads, HALF=tiles.k.dtype == torch.float16, **INTRA,
     )  # fmt: skip
     return out
 
@@ -72,10 +72,8 @@ def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
 def _gdn_intra(
     q, k, g, beta, grown, rest, inverse, attention, table, scale,
     NK: tl.constexpr, NV: tl.constexpr, HALF: tl.constexpr,
-    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, value heads)."""
-    follow(FOLLOW)
     chunk = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1)
     if tl.load(table + chunk * 2) < 0:

@@ -13,17 +13,14 @@ import torch
 
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, tile_descriptor
 from flide_engine.kernels.gdn_intra import IntraOut
-from flide_engine.kernels.language import follow, following, tl, triton
+from flide_engine.kernels.language import tl, triton
 
 SCAN = {"BV": 64, "STAGES": 3, "num_warps": 4}
 SCAN_FLOAT32 = {"BV": 16, "STAGES": 2, "num_warps": 8}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200. BV: value columns of a program."""
 
-
-ACROSS: dict[str, int] = {}
-"""BV, STAGES and num_warps of the scan that keeps the state upright, where it is to be used."""
-
-NORM = {"BLOCK": 16, "num_warps": 4}
+NORM_BLOCK = 8
+"""(row, head) pairs that a program of the norm takes."""
 
 
 @functools.cache
@@ -67,16 +64,15 @@ def gdn_scan(
     (see core_dtype) and accumulate in float32, so that the error does not grow with the length of the history.
     """
     nv, dk, dv = check_states(tiles, states)
-    launch = ACROSS or (SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN)
+    launch = SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN
     launch = launch | {"BV": min(launch["BV"], dv), "STAGES": min(launch["STAGES"], _stages(tiles.k.device))}
     width = launch["BV"]
     if segments.shape[0] == 0:
         return o
-    kernel = _gdn_scan_across if ACROSS else _gdn_scan
-    kernel[(dv // width, nv, segments.shape[0])](
+    _gdn_scan[(dv // width, nv, segments.shape[0])](
         *descriptors(tiles, intra, width), intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
         seg_start, chunks.first, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, dk**-0.5,
-        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch, **following(),
+        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch,
     )  # fmt: skip
     return o
 
@@ -94,9 +90,9 @@ def gated_norm(
     """
     rows, nv, dv = o.shape
     if rows:
-        _gated_norm[(triton.cdiv(rows * nv, NORM["BLOCK"]),)](
+        _gated_norm[(triton.cdiv(rows * nv, NORM_BLOCK),)](
             o, z, weight, out, row_segment, kv_dst, rows * nv, z.stride(0), eps, HAS_PAGES=kv_dst is not None, NV=nv, DV=dv,
-            **NORM, **following(),
+            BLOCK=NORM_BLOCK, num_warps=4,
         )  # fmt: skip
     return out
 
@@ -151,10 +147,8 @@ def _gdn_scan(
     q, k, v, inverse, attention, grown, rest, states, o, segments, seg_first_row, seg_len,
     seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
-    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """Grid (slices of value_dim, value heads, listed segments)."""
-    follow(FOLLOW)
     segment = tl.load(segments + tl.program_id(2))
     if segment < 0:
         return
@@ -189,81 +183,11 @@ def _gdn_scan(
 
 
 @triton.jit
-def _step_across(
-    state, q, k, v, grown, rest, inverse, attention, chunk, h, column, scale,
-    NK: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr,
-):  # fmt: skip
-    """chunk_step with state [DK, value columns] and outputs [64, columns]: the same products, each the other way round."""
-    i = tl.arange(0, 64)
-    pair = chunk * NV + h
-    shared = (chunk * NK + h // (NV // NK)) * 64
-    keys = k.load([shared, 0])
-    queries = q.load([shared, 0])
-    values = v.load([pair * DV + column, 0])
-    within_inverse = inverse.load([pair * 64, 0])
-    within_attention = attention.load([pair * 64, 0])
-    left = tl.load(grown + pair.to(tl.int64) * 64 + i)[:, None]
-    left_at_end = tl.load(rest + pair.to(tl.int64) * 64 + i)[:, None]
-    passed = tl.load(grown + pair.to(tl.int64) * 64 + 63)
-    known = state.to(keys.dtype)
-    error = tl.trans(values).to(tl.float32) - left * tl.dot(keys, known, input_precision="tf32x3")
-    out = tl.dot(queries, known, input_precision="tf32x3")
-    written = tl.dot(within_inverse, error.to(keys.dtype), input_precision="tf32x3")
-    kept = (written * left_at_end).to(keys.dtype)
-    state = tl.dot(tl.trans(keys), kept, state * passed, input_precision="tf32x3")
-    return state, tl.dot(within_attention, written.to(keys.dtype), out * (left * scale), input_precision="tf32x3")
-
-
-@triton.jit
-def _gdn_scan_across(
-    q, k, v, inverse, attention, grown, rest, states, o, segments, seg_first_row, seg_len,
-    seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
-    NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
-    FOLLOW: tl.constexpr,
-):  # fmt: skip
-    """Grid (slices of value_dim, value heads, listed segments): _gdn_scan for slices that are narrower than 64 columns."""
-    follow(FOLLOW)
-    segment = tl.load(segments + tl.program_id(2))
-    if segment < 0:
-        return
-    h = tl.program_id(1)
-    column = tl.program_id(0) * BV
-    columns = column + tl.arange(0, BV)
-    length = tl.load(seg_len + segment)
-    first = tl.load(seg_first_row + segment).to(tl.int64)
-    chunk = tl.load(seg_first_chunk + segment)
-    place = h * DK * DV + tl.arange(0, DK)[:, None] * DV + columns[None, :]
-    source = tl.load(seg_state_in + segment).to(tl.int64)
-    state = tl.zeros((DK, BV), tl.float32)
-    if source >= 0:
-        state = tl.load(states + source * (NV * DK * DV) + place)
-    save = tl.load(save_ptr + segment)
-    stop = tl.load(save_ptr + segment + 1)
-    start = tl.load(seg_start + segment)
-    due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
-    i = tl.arange(0, 64)
-    for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
-        state, out = _step_across(state, q, k, v, grown, rest, inverse, attention, chunk + step, h, column, scale, NK, NV, DV)
-        to = o + ((first + step * 64) * NV + h) * DV + i[:, None] * (NV * DV) + columns[None, :]
-        tl.store(to, out.to(o.dtype.element_ty), mask=(i < length - step * 64)[:, None])
-        if step * 64 + 64 == due:
-            slot = tl.load(save_slot + save).to(tl.int64)
-            tl.store(states + slot * (NV * DK * DV) + place, state)
-            save += 1
-            due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
-    target = tl.load(seg_state_out + segment).to(tl.int64)
-    if target >= 0:
-        tl.store(states + target * (NV * DK * DV) + place, state)
-
-
-@triton.jit
 def _gated_norm(
     o, z, weight, out, row_segment, kv_dst, heads, z_stride, eps,
     HAS_PAGES: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
-    FOLLOW: tl.constexpr,
 ):  # fmt: skip
     """One program normalises BLOCK (row, head) pairs."""
-    follow(FOLLOW)
     pair = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < heads
     row = pair // NV

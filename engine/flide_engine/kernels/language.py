@@ -42,22 +42,4 @@ except ImportError as error:  # CPU machines: the reference path needs no triton
     tl = None
     TensorDescriptor = None
 
-PDL = False
-"""Whether small kernels are launched while the one before them still runs (compute capability 9.0 and above). They wait for its end
-before they touch memory, so results are the same; what overlaps is the launch."""
-
-
-def following() -> dict[str, bool]:
-    """Launch options of a kernel that calls `follow` first thing."""
-    return {"FOLLOW": True, "launch_pdl": True} if PDL else {"FOLLOW": False}
-
-
-@triton.jit
-def follow(FOLLOW: tl.constexpr):
-    """Wait for the kernel before, then let the next one be launched. Comes before any return, so that waits hand on along a chain."""
-    if FOLLOW:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-__all__ = ["MISSING", "PDL", "TensorDescriptor", "follow", "following", "tl", "triton"]
+__all__ = ["MISSING", "TensorDescriptor", "tl", "triton"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flide_engine.kernels.language import follow, following, tl, triton
+from flide_engine.kernels.language import tl, triton
 
 Tensor = Any
-LAUNCH = {"BLOCK": 1024, "num_warps": 4}
+BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, FOLLOW: tl.constexpr):
-    follow(FOLLOW)
+def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -29,4 +28,4 @@ def silu_mul(gate_up: Tensor, out: Tensor) -> None:
     """
     count, width = out.shape
     if count:
-        _silu_mul[(count, triton.cdiv(width, LAUNCH["BLOCK"]))](gate_up, out, WIDTH=width, **LAUNCH, **following())
+        _silu_mul[(count, triton.cdiv(width, BLOCK))](gate_up, out, WIDTH=width, BLOCK=BLOCK, num_warps=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flide_engine.kernels.language import follow, following, tl, triton
+from flide_engine.kernels.language import tl, triton
 
 Tensor = Any
 
@@ -14,9 +14,7 @@ def _add_rms_norm(
     source, rows, delta, weight, residual, out,
     source_stride, eps,
     HAS_ROWS: tl.constexpr, HAS_DELTA: tl.constexpr, KEEP: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    FOLLOW: tl.constexpr,
 ):  # fmt: skip
-    follow(FOLLOW)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -64,5 +62,4 @@ def add_rms_norm(
         source, rows, delta, weight, residual, out, source.stride(0), eps,
         HAS_ROWS=rows is not None, HAS_DELTA=delta is not None, KEEP=residual is not None,
         WIDTH=width, BLOCK=triton.next_power_of_2(width), num_warps=norm_warps(width),
-        **following(),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flide_engine.kernels.language import follow, following, tl, triton
+from flide_engine.kernels.language import tl, triton
 
 Tensor = Any
 TABLE_BLOCK = 65_536
@@ -58,9 +58,7 @@ def _normed_rotated(
 def _query(
     qkv, weight, table, positions, rows, out, qkv_stride, eps,
     HAS_ROWS: tl.constexpr, HEADS: tl.constexpr, H: tl.constexpr, HALF: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-    FOLLOW: tl.constexpr,
 ):  # fmt: skip
-    follow(FOLLOW)
     row = tl.program_id(0).to(tl.int64)
     stream_row = row
     if HAS_ROWS:
@@ -77,9 +75,7 @@ def _query(
 def _key_value(
     k, v, weight, table, positions, kv_dst, k_local, k_pages, v_pages, k_stride, eps,
     HEADS: tl.constexpr, H: tl.constexpr, HALF: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, PAGE: tl.constexpr,
-    FOLLOW: tl.constexpr,
 ):  # fmt: skip
-    follow(FOLLOW)
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(kv_dst + row).to(tl.int64)
     head = tl.arange(0, H)
@@ -111,7 +107,6 @@ def norm_rope_query(
         _query[(count,)](
             qkv, weight, table, positions, rows, out, qkv.stride(0), eps, HAS_ROWS=rows is not None, HEADS=heads,
             H=triton.next_power_of_2(heads), HALF=table.shape[1] // 2, D=dim, BLOCK_D=triton.next_power_of_2(dim), num_warps=4,
-            **following(),
         )  # fmt: skip
 
 
@@ -131,5 +126,5 @@ def norm_rope_key_value(
         _key_value[(count,)](
             k, v, weight, table, positions, kv_dst, k_local, k_pages, v_pages, k.stride(0), eps, HEADS=heads,
             H=triton.next_power_of_2(heads), HALF=table.shape[1] // 2, D=dim, BLOCK_D=triton.next_power_of_2(dim),
-            PAGE=k_pages.shape[2], num_warps=2, **following(),
+            PAGE=k_pages.shape[2], num_warps=2,
         )  # fmt: skip
