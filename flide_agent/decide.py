@@ -10,8 +10,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -82,7 +82,7 @@ class Decider:
         self._reading = threading.BoundedSemaphore(READERS)
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._in_turn: WeakKeyDictionary[asyncio.Lock, int] = WeakKeyDictionary()
-        self._behind: set[asyncio.Task[None]] = set()
+        self._behind: set[Future[None]] = set()
         self.retention = Retention(sessions, settings.max_sessions)
         self.reader = Reader(prompts, sessions, self.retention, served, settings)
         self.watchers: list[Callable[[Decision], None]] = []
@@ -149,7 +149,7 @@ class Decider:
     async def settle(self) -> None:
         """Wait for what runs behind answers."""
         while self._behind:
-            await asyncio.gather(*self._behind, return_exceptions=True)
+            await asyncio.gather(*map(asyncio.wrap_future, list(self._behind)), return_exceptions=True)
 
     async def close(self) -> None:
         """Settle, and end the threads."""
@@ -206,7 +206,7 @@ class Decider:
             if step.opens:
                 self.retention.opened(tenant)
         elif checkpoints or m:
-            self._run_behind(self.in_thread(lambda: self._publish(reading, m, checkpoints)))
+            self._run_behind(lambda: self._publish(reading, m, checkpoints))
         times.mark("keep")
         reply = self._reply(reading, done, m, answers, candidates, times)
         seconds = time.perf_counter() - times.start
@@ -232,14 +232,14 @@ class Decider:
         for position, checkpoint in checkpoints.items():
             self.store.publish(reading.share_key, reading.tokens[:position], checkpoint, None, Kind.INNER)
 
-    def _run_behind(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._behind.add(task)
-        task.add_done_callback(self._ended)
+    def _run_behind(self, work: Callable[[], None]) -> None:
+        future = self._threads.submit(work)
+        self._behind.add(future)
+        future.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._behind.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+    def _ended(self, future: Future[None]) -> None:
+        self._behind.discard(future)
+        if not future.cancelled() and (error := future.exception()) is not None:
             log.error("publishing a checkpoint failed", exc_info=error)
 
     def _reply(

@@ -21,7 +21,7 @@ from flide_engine.segments import GRID, Request, RequestError, Round
 
 from flide_agent.counters import Counters
 from flide_agent.errors import DeadlineExceeded, FlideError, InternalError, Overloaded, TooLong, Unavailable
-from flide_agent.flight import Flight
+from flide_agent.flight import LEAD, Flight
 from flide_agent.line import Admission, Done, Item, Line, Place, let_go
 from flide_agent.slices import Slices
 
@@ -32,6 +32,8 @@ __all__ = ["Counters", "Dispatcher", "Done", "Runs"]
 
 log = logging.getLogger("flide_agent.dispatch")
 
+MOST_MAKING = 0.05
+"""What counts at most of a round's making, in seconds: a compilation or a capture says nothing of the next one."""
 ROUND_SECONDS = 0.05
 """A round may grow beyond max_round_tokens while it stays this short: fuller rounds cost less a row, longer ones delay all in them."""
 
@@ -74,6 +76,7 @@ class Dispatcher:
         self._line = Line(max_queue, max_queue_tokens, max_wait)
         self._wake = threading.Condition()
         self._closing = False
+        self._making = 0.0  # seconds that planning and launching a round take, a running mean
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -176,7 +179,7 @@ class Dispatcher:
                 if not len(self._line) and flight is None:
                     return
             if flight is not None:
-                flight.wait_for_turn()
+                flight.wait_for_turn(max(LEAD, 1.5 * self._making), self._full)
             items = self._take()
             if not self._overlaps:
                 if items:
@@ -207,6 +210,11 @@ class Dispatcher:
             self._leave(item)
         return items
 
+    def _full(self) -> bool:
+        """Whether more waits than the next round takes."""
+        with self._wake:
+            return self._line.tokens >= self._room()
+
     def _room(self) -> int:
         """Rows of the next round. Under the lock."""
         seconds = self._line.expected_seconds(self.max_round_tokens)
@@ -217,10 +225,12 @@ class Dispatcher:
     def _put_behind(self, items: list[Item], flight: Flight | None) -> Flight | None:
         """Prepare and submit a round, behind `flight` if there is one. None when it must wait: `_answer` finds out why."""
         engine: Any = self.engine
+        began = time.perf_counter()
         try:
             ticket = engine.submit(engine.prepare(Round(tuple(i.request for i in items))))
         except Exception:
             return None
+        self._making += 0.2 * (min(time.perf_counter() - began, MOST_MAKING) - self._making)
         self.counters.overlapped += flight is not None
         with self._wake:
             expected = self._line.expected_seconds(sum(i.rows for i in items))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from flide_agent.line import Item
 
 LEAD = 0.003
-"""Seconds before a round's expected end at which the next is taken: planning and launching it take about so long."""
+"""Seconds before a round's expected end at which the next is taken, at least: planning and launching it take about so long."""
 LOOK = 0.0005
 """Seconds between looks whether it ended sooner than expected."""
 
@@ -29,10 +30,11 @@ class Flight:
     expected: float
     began: float = field(default_factory=time.perf_counter)
 
-    def wait_for_turn(self) -> None:
-        """Until the round is nearly over. Taking the next any sooner would leave those outside who come meanwhile."""
-        until = self.began + self.expected - LEAD
-        while not self.ticket.done():
+    def wait_for_turn(self, lead: float = LEAD, full: Callable[[], bool] = lambda: False) -> None:
+        """Until `lead` seconds before the round's expected end, or a full round waits. Taking the next any sooner would leave those
+        outside who come meanwhile."""
+        until = self.began + self.expected - lead
+        while not self.ticket.done() and not full():
             left = until - time.perf_counter()
             if left <= 0:
                 return

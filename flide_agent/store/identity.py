@@ -15,6 +15,8 @@ from flide_engine.segments import GRID, Tokens
 
 DOMAIN = "flide-agent/checkpoint/1"
 _CHUNK = GRID * 4
+_SHORT = 2048
+"""Tokens below which hashing costs no more than looking for what is known already."""
 
 
 def framed(*fields: str | bytes | int | None) -> bytes:
@@ -90,17 +92,14 @@ class Chains:
 
     def _begun(self, share_key: bytes, tokens: Tokens) -> Sequence[bytes]:
         """Keys of the longest beginning that a remembered trunk of these has in common with it up to its own last grid position."""
+        if len(tokens) < _SHORT:
+            return ()
         with self._lock:
             others = [(len(keys), other, keys) for (_, key), (other, keys) in self._last.items() if key == share_key]
         for n, other, keys in sorted(others, key=lambda o: -o[0]):
             end = GRID * n
-            # Its last block first: of different trunks few have that in common.
-            last = slice(end - GRID, end)
-            if (
-                0 < end <= len(tokens)
-                and np.array_equal(other[last], tokens[last])
-                and np.array_equal(other[:end], tokens[:end])
-            ):
+            # The last id first: few different trunks have that in common.
+            if 0 < end <= len(tokens) and other[end - 1] == tokens[end - 1] and np.array_equal(other[:end], tokens[:end]):
                 return keys
         return ()
 

@@ -20,6 +20,7 @@ from flide_agent.replay.records import Problem, Run, Step
 from flide_agent.replay.walk import Walk
 from flide_agent.replies import Reply
 from flide_agent.settings import Settings
+from flide_agent.store import identity
 from flide_agent.store.files import UnsyncedFiles
 from flide_agent.store.identity import Chains, chain
 from flide_agent.store.nodes import Node, Nodes
@@ -99,7 +100,8 @@ def test_a_window_is_weighed_as_each_of_it_alone() -> None:
         assert nodes.sole_bytes_of(held[i : i + 2]) == alone[i : i + 2]
 
 
-def test_keys_of_a_trunk_that_goes_on_are_those_of_one_read_alone() -> None:
+def test_keys_of_a_trunk_that_goes_on_are_those_of_one_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "_SHORT", 0)
     own = bytes(32)
     chains = Chains(own, size=3)
     whole = some_tokens(1000, 3)

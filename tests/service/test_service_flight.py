@@ -115,6 +115,24 @@ def test_all_answers_of_many_threads_are_right_and_rounds_stay_full() -> None:
     assert d.counters.requests / d.counters.rounds > 16, "rounds fell apart into small ones"
 
 
+@pytest.mark.parametrize(("behind", "early"), [(2, True), (0, False)])
+def test_a_full_round_that_waits_is_submitted_at_once_and_a_thin_one_late(behind: int, early: bool) -> None:
+    engine = Device(0.3)
+    d = dispatcher(engine, max_round_tokens=128)
+    for n in (1, 2, 3):  # its speed is known then
+        answer(d.enqueue(request(n)))
+    places = [d.enqueue(request(4))]
+    while ("submit", 4) not in engine.log:
+        time.sleep(0.001)
+    began = time.perf_counter()
+    places += [d.enqueue(request(5 + n)) for n in range(1 + behind)]
+    while ("submit", 5) not in engine.log:
+        time.sleep(0.001)
+    assert (time.perf_counter() - began < 0.1) == early
+    assert [answer(p) for p in places] == list(range(4, 6 + behind))
+    assert d.close(5)
+
+
 def test_what_does_not_fit_beside_the_one_in_flight_runs_after_it() -> None:
     engine = Device(0.05)
     d = dispatcher(engine, max_round_tokens=64)
