@@ -135,3 +135,24 @@ def test_capture_beside_exports(pair: tuple[Engine, Engine]) -> None:
     release(saved)
     assert not failures
     assert count[0] > 3
+
+
+def test_more_passes_in_flight_than_landings(pair: tuple[Engine, Engine]) -> None:
+    """Submitted behind one another and collected last first: each finds its own logits, and a discarded round takes nobody's."""
+    from flide_engine.cuda.landing import LANDINGS
+
+    graphs, eager = pair
+    rng = np.random.default_rng(6)
+    requests = [
+        random_request(rng, graphs.info.vocab_size, depth=2, branches=1 + n % 3, saves=False, most=30)
+        for n in range(LANDINGS + 5)
+    ]
+    want = [bits(run_one(eager, r)) for r in requests]
+    tickets = []
+    for i, r in enumerate(requests):
+        prepared = graphs.prepare(Round((r,)))
+        if i % 3 == 0:
+            graphs.discard(graphs.prepare(Round((requests[-1],))))
+        tickets.append(graphs.submit(prepared))
+    for ticket, expected in zip(reversed(tickets), reversed(want), strict=True):
+        assert torch.equal(bits(graphs.collect(ticket).results[0]), expected)
