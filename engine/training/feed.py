@@ -41,6 +41,7 @@ class Feed:
         self._begun = context.Event()
         self._tokens = RawValue("i", batches.tokens)
         self._taken = 0
+        self._ended: set[int] = set()
 
     def __enter__(self) -> Feed:
         for worker in self._workers:
@@ -79,18 +80,31 @@ class Feed:
         self.batches.fill(torch.from_numpy(slot[1:]), i, length, self.rank)
 
     def next(self, out: Tensor) -> int:
-        """Copy the next batch into a flat int32 tensor in host memory; returns its length. Raises RuntimeError when its maker has died."""
+        """Copy the next batch into a flat int32 tensor in host memory; returns its length. What a dead process owes is made here."""
         i, self._taken = self._taken, self._taken + 1
         if not self.processes:
             self._make(i, self._slots[0, 0])
             return self._copy(self._slots[0, 0], out)
         w, slot = i % self.processes, i // self.processes % SLOTS
-        while not self._full[w].acquire(timeout=5):
-            if not self._workers[w].is_alive():
-                raise RuntimeError(f"the process that makes batches has ended (exit code {self._workers[w].exitcode})")
+        if not self._comes(w):
+            self._make(i, self._slots[w, slot])
+            return self._copy(self._slots[w, slot], out)
         length = self._copy(self._slots[w, slot], out)
         self._free[w].release()
         return length
+
+    def _comes(self, w: int) -> bool:
+        """Wait for a batch of a process; False when it has ended."""
+        while w not in self._ended:
+            if self._full[w].acquire(timeout=1.0):
+                return True
+            if not self._workers[w].is_alive() and not self._full[w].acquire(block=False):
+                print(
+                    f"a process that makes batches has ended ({self._workers[w].exitcode}); its batches are made here",
+                    flush=True,
+                )
+                self._ended.add(w)
+        return False
 
     def _copy(self, slot: np.ndarray[Any, np.dtype[np.int32]], out: Tensor) -> int:
         length = int(slot[0])

@@ -119,7 +119,8 @@ def cases(run: Run, prompts: Prompts) -> Iterator[Case]:
 
 def draw(found: Sequence[Case], most: int, rng: random.Random) -> list[Case]:
     """At most `most` cases, those first that hold the rarest answers; among equals by chance."""
-    left, chosen = rng.sample(list(found), len(found)), []
+    left = rng.sample(list(found), len(found))
+    chosen: list[Case] = []
     held: Counter[tuple[str, str]] = Counter()
     while left and len(chosen) < most:
         best = max(left, key=lambda c: sum((1 + held[pair]) ** -2 for pair in _answers(c.fact)))

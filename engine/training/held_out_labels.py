@@ -132,7 +132,7 @@ def kind_of(program: str, text: str) -> str:
         if re.search(r"(^|\s)>>?\s*\S", stages[-1]):
             kinds.add("edit" if re.match(r"(echo|printf|cat)\b", stages[0]) else "")
             continue
-        word = re.match(r"[\w-]*", stages[0])[0]  # type: ignore[index] - it always matches
+        word = re.match(r"[\w-]*", stages[0])[0]  # type: ignore[index]  # it always matches
         kind = _KIND_OF.get(word, "")
         if word == "sed":
             kind = "edit" if " -i" in stages[0] else "look" if " -n" in stages[0] else ""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from flide_engine.kernels.language import tl, triton
 from torch import Tensor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _invert(lower: Any, out: Any, N: tl.constexpr, PRECISION: tl.constexpr) -> None:
+def _invert(lower, out, N: tl.constexpr, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
     """One matrix a program: the inverses of ever larger diagonal blocks, joined two by two."""
     row = tl.arange(0, N)
     at = tl.program_id(0).to(tl.int64) * N * N + row[:, None] * N + row[None, :]
@@ -34,9 +32,14 @@ def disable() -> None:
 
 def invert(lower: Tensor) -> Tensor:
     """(I + lower)^-1 of strictly lower [..., n, n] float32, n a power of two; as stable as substitution. No gradient."""
-    n = lower.shape[-1]
-    if lower.device.type == "cuda" and n == 64 and _usable:
+    if lower.device.type == "cuda" and lower.shape[-1] == 64 and _usable:
         return on_gpu(lower)
+    return by_products(lower)
+
+
+def by_products(lower: Tensor) -> Tensor:
+    """The same by products of the library."""
+    n = lower.shape[-1]
     row = torch.arange(n, device=lower.device)
     found = torch.eye(n, device=lower.device, dtype=lower.dtype).expand_as(lower)
     size = 1

@@ -195,7 +195,7 @@ _THINGS = (
     "insurance",
     "membership",
 )
-_FAULTS = ("is not enough", "does not add up", "was declined", "has expired", "cannot be used for this", "is not available", "is in the past", "does not match", "is already taken", "is below the minimum", "exceeds the limit",
+_FAULTS = ("is not enough", "was declined", "has expired", "cannot be used for this", "is not available", "is in the past", "does not match", "is already taken", "is below the minimum", "exceeds the limit",
            "is missing", "must be confirmed first", "belongs to somebody else", "is not valid")  # fmt: skip
 
 
@@ -209,14 +209,13 @@ def refused(rng: random.Random) -> str:
                 f", {rng.randrange(10, 900)} is needed",
                 f": {rng.randrange(9)} left",
                 " for {x}",
-                f", total is {rng.randrange(900)}, but got {rng.randrange(900)}",
             )
         )
         return _framed(rng, f"{rng.choice(('', 'the ', 'your ', 'this '))}{rng.choice(_THINGS)} {rng.choice(_FAULTS)}{more}")
     text = rng.choice(
         (
             f"{{x}} {rng.choice(('is closed already', 'cannot be changed any more', 'is locked', 'was finished earlier', 'has been cancelled before'))}",
-            f"{rng.choice(('payment', 'the balance', 'the amount', 'the deposit'))} for {{x}} {rng.choice(('was declined', 'is not enough', 'does not add up', 'is too low', 'exceeds the limit'))}",
+            f"{rng.choice(('payment', 'the balance', 'the amount', 'the deposit'))} for {{x}} {rng.choice(('was declined', 'is not enough', 'is too low', 'exceeds the limit'))}",
             f"{rng.choice(('not enough', 'no more', 'too few'))} {rng.choice(('places', 'items', 'seats', 'rooms', 'points'))} left for {{x}}",
             f"{rng.choice(('policy does not allow', 'it is not permitted', 'you may not'))} {rng.choice(('to change', 'changing', 'an update of'))} {{x}}",
         )

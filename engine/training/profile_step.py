@@ -54,6 +54,7 @@ def wait(step: Step) -> None:
 
 def kernels(step: Step, length: int, most: int = 10) -> list[tuple[str, float, int]]:
     """(name, ms, calls) of the kernels of one step that take longest, and last of all of them together."""
+    step.batches.fill(step.host(), 1, length)
     activity = ProfilerActivity.CUDA if step.cuda else ProfilerActivity.CPU
     with profile(activities=[activity]) as seen:
         step.take(length, 0.0)

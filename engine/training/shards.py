@@ -250,8 +250,11 @@ class Batches:
 
 
 def few(data: Data, of_each: int) -> Data:
-    """The first trunks of each batch length, `of_each` at most."""
-    chosen = [t for n in LENGTHS for t in [t for t, trunk in enumerate(data.trunks) if bucket(len(trunk)) == n][:of_each]]
+    """Trunks of each batch length, `of_each` at most, spread over all there are."""
+    chosen: list[int] = []
+    for n in LENGTHS:
+        mine = [t for t, trunk in enumerate(data.trunks) if bucket(len(trunk)) == n]
+        chosen += [mine[i * len(mine) // of_each] for i in range(of_each)] if len(mine) > of_each else mine
     picked = ([some[t] for t in chosen] for some in (data.trunks, data.sources, data.of))
     return Data(*picked, data.questions, data.labels)  # type: ignore[arg-type, call-arg]
 

@@ -4,7 +4,7 @@
 
 Writes OUT/model.safetensors (bfloat16), config.json, temperatures.json (by type of question), figures.json (held-out part of our own
 sources) and log.jsonl; OUT is a complete checkpoint again after every minute. Seeded: data order and start are the same for a seed,
-the number of steps is not.
+the number of steps is not. With --state FILE the state is written there with every checkpoint, and a call that finds it goes on from it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import time
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
@@ -25,23 +26,26 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from flide_engine.models.config import ModelConfig, read_json
-from safetensors.torch import save_file
 
 from flide_agent.default_model import DIRECTORY
-from training import scores
+from training import saved, scores
 from training.feed import Feed
 from training.network import Network
+from training.pace import Log, Pace, Watchdog
 from training.shards import LENGTHS, Batches, Data, few, in_order, paths
-from training.step import AHEAD, Step
+from training.step import AHEAD, Flat, Step
 
-KEPT = ("eos_token_id", "pad_token_id")
-"""What config.json of the default model says beyond the architecture."""
+HANGS = 120.0
+"""Seconds without a step after which a training on a GPU ends itself."""
+JUDGED = 300
+"""Held-out trunks of our own of each length that the last figures are taken from, at most."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """minutes: the time box, evaluation left out; steps: at most so many. tokens: of trunks in a batch, on each GPU. every: steps between
-    looks at the losses. feeders: processes that make batches, for each GPU. graphs, compile: see training.step; without effect on a CPU."""
+    looks at the losses. feeders: processes that make batches, for each GPU. graphs, compile: see training.step; without effect on a CPU.
+    state: the file to go on from and to keep the state in."""
 
     minutes: float = 9.0
     steps: int = 10**9
@@ -55,6 +59,7 @@ class Plan:
     feeders: int = 0
     graphs: bool = True
     compile: bool = False
+    state: Path | None = None
 
 
 def rate(plan: Plan, step: int, part: float) -> float:
@@ -92,57 +97,79 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train in place until the time box or the steps are used up. Returns the log, which also goes to out/log.jsonl.
 
-    A batch that does not fit the device's memory is left out, and later ones have half its tokens. A gradient that is not finite
-    changes nothing. Raises FloatingPointError when that goes on; the last checkpoint in `out` is good then.
+    Batches that do not fit the device's memory get half the tokens. A gradient that is not finite changes nothing. Raises
+    FloatingPointError when that goes on; the last checkpoint in `out` is good then. Where plan.state holds a state, the training goes on
+    from there, the rest of it in plan.minutes.
     """
     team = team or Team()
     first = team.rank == 0
     torch.manual_seed(plan.seed)
-    begin = saved = looked = time.monotonic()
-    batches = Batches(data, plan.tokens, plan.seed)
-    log = Log(out / "log.jsonl" if first else None)
-    steps = tokens = since = 0
-    with Feed(batches, plan.feeders, team.rank) as feed:  # before the device is used: it forks
+    begin = kept = looked = time.monotonic()
+    done = saved.read(plan.state)
+    batches = Batches(data, plan.tokens, plan.seed + done.steps)
+    log = Log(out / "log.jsonl" if first else None, done.steps > 0)
+    steps, tokens, since, pace = done.steps, done.tokens, 0, Pace()
+    dog = Watchdog(HANGS) if plan.device.startswith("cuda") else None
+    with dog or nullcontext(), Feed(batches, plan.feeders, team.rank) as feed:  # before the device is used: it forks
         team.meet(plan.device)
         network.train()
         step = Step(network, batches, plan.device, plan.language, plan.graphs, plan.compile, team.ranks)
         step.prepare()
+        saved.restore(step.flat, plan.state)
         feed.begin()
+        pace.skip()
+
+        def keep() -> None:
+            saved.export(network, out, torch.bfloat16)
+            if plan.state is not None:
+                saved.keep(step.flat, plan.state, saved.Done(min(1.0, team.part.value), steps, tokens))
+
         try:
             while steps < team.last.value:
                 now = time.monotonic()
+                if dog is not None:
+                    dog.alive()
                 if first:
-                    team.part.value = max((now - begin) / (60 * plan.minutes), steps / plan.steps)
+                    gone = (now - begin) / (60 * plan.minutes) if plan.minutes > 0 else 1.0
+                    team.part.value = max(done.part + (1.0 - done.part) * gone, steps / plan.steps)
                     if team.part.value >= 1.0:
                         # The others may be some steps ahead, so all go on for as many.
                         team.last.value = min(team.last.value, steps + (2 * AHEAD if team.ranks > 1 else 0))
                         if steps >= team.last.value:
                             break
                 feed.longest.value = longest(team.part.value)
-                length = feed.next(step.host())
+                with pace.waiting("device"):
+                    room = step.host()
+                with pace.waiting("batches"):
+                    length = feed.next(room)
                 current = rate(plan, steps, team.part.value)
                 step.take(length, current if first else 0.0)
                 steps, since = steps + 1, since + 1
-                tokens += team.ranks * step.batches.shape(length).rows * length
-                if since == plan.every or steps == 1:
+                taken = team.ranks * step.batches.shape(length).rows * length
+                tokens += taken
+                pace.step(taken)
+                if since == plan.every or steps == done.steps + 1:
                     answer, language, bad = step.read(since)
                     since = 0
                     told = {"answer": answer, "language": language, "skipped": bad, "rate": current, "tokens": tokens}
-                    log.add({"step": steps - 1, "seconds": time.monotonic() - begin, **told, "length": length})
-                    if bad == 1.0 and steps > 1:
+                    told |= {"length": length, **pace.read()}
+                    log.add({"step": steps - 1, "seconds": round(time.monotonic() - begin, 2), **told})
+                    if bad == 1.0 and steps > done.steps + 1:
                         raise FloatingPointError(f"no gradient is finite at step {steps}; the last checkpoint in {out} is good")
                 if first and watched is not None and log.rows and now - looked > watched.seconds:
                     looked = now
                     log.rows[-1] |= {"held": watched.look(network, plan)}
-                    print(json.dumps(log.rows[-1]), flush=True)
+                    log.tell()
                     network.train()
-                if first and now - saved > 60 and since < 2:  # just read, so the weights are known to be finite
-                    export(network, out, torch.bfloat16)
-                    saved = now
+                    pace.skip()
+                if first and now - kept > 60 and since < 2:  # just read, so the weights are known to be finite
+                    keep()
+                    kept = now
+                    pace.skip()
         finally:
             log.write()
-    if first:
-        export(network, out, torch.bfloat16)
+        if first:
+            keep()
     return log.rows
 
 
@@ -169,49 +196,22 @@ def together(network: Network, data: Data, plan: Plan, out: Path, watched: Watch
         (out / "meeting").unlink(missing_ok=True)
 
 
-@dataclass
-class Log:
-    """Rows of figures, written as lines of JSON."""
-
-    path: Path | None
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
-        if len(self.rows) % 20 == 1:
-            self.write()
-
-    def write(self) -> None:
-        if self.path is not None:
-            self.path.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
-
-
 @dataclass(frozen=True)
 class Watched:
     """A small part of the held-out runs of our own, looked at every `seconds` of training. Their time is part of the box."""
 
     data: Data
     names: tuple[str, ...]
-    seconds: float = 30.0
+    seconds: float = 60.0
 
     def look(self, network: Network, plan: Plan) -> dict[str, float]:
-        """Balanced accuracy by question."""
-        found = answers(network, self.data, plan, self.names)
+        """Balanced accuracy by question; nothing where it does not fit the memory beside the training."""
+        try:
+            found = answers(network, self.data, plan, self.names)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return {}
         return {name: round(scores.balanced_accuracy(some), 3) for name, some in sorted(found.items())}
-
-
-def export(network: Network, out: Path, dtype: torch.dtype) -> None:
-    """Write model.safetensors and config.json, the file in place at once. A_log and dt_bias stay float32, as the engine keeps them."""
-    tensors = {}
-    for name, value in network.named():
-        kept = value.detach().float() if name.endswith(("A_log", "dt_bias")) else value.detach().to(dtype)
-        tensors[f"model.{name}"] = kept.cpu().contiguous()
-    staging = out / "model.safetensors.part"
-    save_file(tensors, staging, {"format": "pt"})
-    staging.rename(out / "model.safetensors")
-    config = network.config.to_json() | {k: v for k, v in read_json(DIRECTORY / "config.json").items() if k in KEPT}
-    config["dtype"] = str(dtype).removeprefix("torch.")
-    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 
 @torch.no_grad()
@@ -241,6 +241,7 @@ def main() -> None:
         default = getattr(Plan, name)
         parser.add_argument(f"--{name}", type=type(default), default=default)
     parser.add_argument("--feeders", type=int, default=5)
+    parser.add_argument("--state", type=Path)
     parser.add_argument("--gpus", type=int, default=1)
     for name in ("graphs", "compile"):
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=getattr(Plan, name))
@@ -258,11 +259,13 @@ def main() -> None:
     print(f"{len(data.trunks)} trunks, {data.tokens:,} tokens, {sum(map(len, data.of)):,} questions", flush=True)
     network = Network(ModelConfig.read(DIRECTORY), plan.seed)
     watched = Watched(few(kept, 16), names)
-    if a.gpus > 1:
+    if saved.read(plan.state).part >= 1.0:
+        saved.restore(Flat(network, plan.device), plan.state)
+    elif a.gpus > 1:
         together(network, data, plan, a.out, watched, a.gpus)
     else:
         train(network, data, plan, a.out, watched)
-    held = answers(network, kept, plan, names)
+    held = answers(network, few(kept, JUDGED), plan, names)
     by_type = {t: [some for name, some in held.items() if scores.type_of(name, some) == t] for t in ("noul", "choice", "score")}
     found = {t: scores.temperature(scores.together(some)) for t, some in by_type.items() if some}
     figures = {name: scores.report(some, found[scores.type_of(name, some)]) for name, some in sorted(held.items())}

@@ -14,7 +14,7 @@ from flide_engine.models.config import ModelConfig
 from flide_engine.models.dummy import dummy_config
 from flide_engine.segments import GRID, Kind, Readout, Request, Round, Segment
 from training.network import Batch, Network, losses
-from training.train import export
+from training.saved import export
 
 LABELS = (5, 9, 700)
 

@@ -221,9 +221,11 @@ def test_two_processes_train_one_model(shards: Path, tmp_path: Path) -> None:
 
 
 def test_a_profile_tells_all_lengths_and_kernels(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = _short(Data.load([shards / "train-0.npz"]), 512)
-    profile_step.report(_small(), data, "cpu", 512, time.monotonic() + 60, graphs=False, compile=False)
+    data = _short(Data.load([shards / "train-0.npz"]), 2048)
+    lengths = [str(n) for n in Batches(data, 1024, 0).by_length]
+    assert len(lengths) == 3, "a batch of one length must not be read as one of another"
+    profile_step.report(_small(), data, "cpu", 1024, time.monotonic() + 60, graphs=False, compile=False)
     told = capsys.readouterr().out.splitlines()
-    assert told[1].startswith("512: host_ms")
-    assert any("aten::" in line for line in told)
+    assert [line.split(":")[0] for line in told if "host_ms" in line] == lengths
+    assert any("aten::" in line and line.split()[0] == lengths[0] for line in told)
     assert told[-1].endswith("all")
