@@ -36,7 +36,7 @@ from training.shards import LENGTHS, Batches, Data, few, in_order, paths
 from training.step import AHEAD, Flat, Step
 
 HANGS = 120.0
-"""Seconds without a step after which a training on a GPU ends itself."""
+"""Seconds without a step after which a training on a GPU ends itself; compiling takes longer."""
 JUDGED = 300
 """Held-out trunks of our own of each length that the last figures are taken from, at most."""
 
@@ -109,8 +109,11 @@ def train(
     batches = Batches(data, plan.tokens, plan.seed + done.steps)
     log = Log(out / "log.jsonl" if first else None, done.steps > 0)
     steps, tokens, since, pace = done.steps, done.tokens, 0, Pace()
-    dog = Watchdog(HANGS) if plan.device.startswith("cuda") else None
-    with dog or nullcontext(), Feed(batches, plan.feeders, team.rank) as feed:  # before the device is used: it forks
+    dog = Watchdog(HANGS * (4 if plan.compile else 1)) if plan.device.startswith("cuda") else None
+    with (
+        Feed(batches, plan.feeders, team.rank) as feed,
+        dog or nullcontext(),
+    ):  # before the device is used, and threads: it forks
         team.meet(plan.device)
         network.train()
         step = Step(network, batches, plan.device, plan.language, plan.graphs, plan.compile, team.ranks)
