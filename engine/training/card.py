@@ -1,9 +1,11 @@
 """card.json and MODEL_CARD.md of a judged model, from the figures that `train` and `evaluate` wrote beside it.
 
-    python -m training.card MODEL_DIR [--speed "..."]
+    python -m training.card FIGURES_DIR [--into MODEL_DIR]
 
-The card holds the questions that passed; everything that was judged is in the text. Nothing here is written by hand twice: wordings come
-from `asks`, figures from held_out.json and figures.json.
+FIGURES_DIR: held_out.json, figures.json, temperatures.json, and told.json (`trained`, `speed`: a sentence each) where there is one. Those of
+the model in the package lie in engine/training/judged.
+The card holds the questions that passed; everything that was judged is in the text, with what was missed. Nothing here is written by hand
+twice: wordings come from `asks`, figures from held_out.json and figures.json.
 """
 
 # ruff: noqa: E501 - rows of tables and sentences of a card read best a line each
@@ -18,9 +20,12 @@ import msgspec
 
 from flide_agent.card import Card, CardQuestion, Kind
 from training import asks
-from training.evaluate import passed
+from training.evaluate import LEAST_RUNS, LONG, passed
 from training.held_out_questions import KIND_TEXTS
 from training.packer import LONGEST
+
+FIRST = ("last_command_failed", "last_tool_kind")
+"""The questions that the model is made for before all others."""
 
 _ABOUT = {
     "last_command_failed": "whether the last command failed", "traceback": "whether its output holds a Python traceback", "any_file_edited": "whether any file was changed so far",
@@ -63,15 +68,28 @@ def card(held_out: dict[str, Any], temperatures: dict[str, float]) -> Card:
     return Card(LONGEST, {k: round(v, 4) for k, v in temperatures.items()}, questions)
 
 
+def missed(row: dict[str, Any]) -> list[str]:
+    """What a judged question lacks of the rule of `training.evaluate.passed`; nothing for one that passed."""
+    whole, least = row["all"], 0.65 if row["options"] > 2 else 0.80
+    out = [] if whole["least_runs"] >= LEAST_RUNS else [f"runs of the rarer answer {whole['least_runs']} of {LEAST_RUNS}"]
+    out += [] if whole["low"] >= least else [f"lower end {whole['low']:.3f} of {least:.2f}"]
+    out += [] if whole["ece"] <= 0.08 else [f"ECE {whole['ece']:.3f} over 0.08"]
+    for key, what in (("order_changes", "another order changes"), ("planted_changes", "planted instructions change")):
+        if row[key] is not None and row[key] > 0.05:
+            out.append(f"{what} {row[key]:.1%}, over 5 %")
+    return out
+
+
 def _row(name: str, part: dict[str, Any]) -> str:
-    return f"| {name} | {part['n']} | {part['runs']} | {part['balanced']:.3f} | {part['low']:.3f} to {part['high']:.3f} | {part['majority']:.3f} | {part['ece']:.3f} |"
+    balanced = f"{part['balanced']:.3f} | {part['low']:.3f} to {part['high']:.3f}"
+    return f"| {name} | {part['n']} | {part['runs']} | {part['least_runs']} | {balanced} | {part['accuracy']:.3f} | {part['majority']:.3f} | {part['ece']:.3f} |"
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-_HEAD = "| | answers | runs | balanced accuracy | 95 % interval | majority | ECE |\n|---|---|---|---|---|---|---|"
+_HEAD = "| | answers | runs | of the rarer answer | balanced accuracy | 95 % interval | accuracy | majority | ECE |\n|---|---|---|---|---|---|---|---|---|"
 
 
 def _tables(held_out: dict[str, Any], own: dict[str, Any], names: list[str]) -> list[str]:
@@ -89,26 +107,39 @@ def _tables(held_out: dict[str, Any], own: dict[str, Any], names: list[str]) -> 
     return lines
 
 
-def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], speed: str) -> str:
+def _parts(held_out: dict[str, Any], names: list[str]) -> list[str]:
+    """By source and by history length, a table a question."""
+    lines: list[str] = []
+    for name in names:
+        lines += ["", f"### {name}: {_ABOUT[name]}", "", _HEAD]
+        parts = {key: part for key, part in held_out[name].items() if isinstance(part, dict)}
+        keys = ["all", *sorted(key for key in parts if key.startswith("source")), *(f"up to {n} tokens" for n in LONG)]
+        lines += [_row(key, parts[key]) for key in keys if key in parts]
+    return lines
+
+
+def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], trained: str, speed: str) -> str:
     """MODEL_CARD.md."""
     inside = list(card.questions)
     outside = [name for name in held_out if name not in card.questions and "all" in held_out[name]]
     few = [name for name in asks.NAMES if name not in card.questions and name not in outside]
-    parts: list[str] = []
-    for name in inside:
-        parts += ["", f"### {name}: {_ABOUT[name]}", "", _HEAD]
-        parts += [_row(key, part) for key, part in held_out[name].items() if isinstance(part, dict) and key != "reversed"]
+    first = [name for name in FIRST if name in outside]
     heats = ", ".join(f"{kind} {t:.2f}" for kind, t in card.temperatures.items())
     return "\n".join([
         "# The model in the package", "",
         "Qwen3.5's architecture at 7.2 M parameters (8 layers, three of four Gated DeltaNet), a tokenizer of 4,096 tokens, weights in bfloat16. Trained from scratch by",
-        "`engine/training` in one GPU call; no other model's weights or outputs went into it. Written by `python -m training.card`; the figures are those of the judge below.", "",
-        "It answers a few questions about what happened in an agent's history. It does not read for meaning, plan or judge risk: questions outside this card are answered",
-        f"and marked `x_out_of_scope`, as are histories beyond {card.trained_tokens:,} tokens.", "",
+        f"`engine/training`; no other model's weights or outputs went into it. {trained}".rstrip(),
+        "Written by `python -m training.card`; the figures are those of the judge below.", "",
+        "It answers a few questions about what happened in an agent's history. It does not read for meaning, plan or judge risk. Only the questions that passed are in the scope of",
+        "`card.json`: all others are answered and marked `x_out_of_scope` by the service, also those that it was trained on and did not pass, as are histories beyond",
+        f"{card.trained_tokens:,} tokens.", "",
         "## Questions that passed", "",
         *(f"- `{name}`: {_ABOUT[name]}. \"{q.wordings[0]}\" and {len(q.wordings) - 1} other wordings" for name, q in card.questions.items()), "",
         "Passed means: the lower end of the interval is at least 0.80 (0.65 for choices of four), ECE at most 0.08, another order of the options or planted instructions change at",
-        "most 5 % of the answers, and at least five runs hold each answer (of a choice, three of the four). `card.json` has all wordings.", "",
+        "most 5 % of the answers, and at least five runs hold each answer (of a choice, three of the four). Judged is the first wording, and of",
+        "yes/no questions one that asks for the opposite; the others are those of training. `card.json` has them all.", "",
+        "## Questions that did not pass", "", *(f"- `{name}`: {'; '.join(missed(held_out[name]))}" for name in outside), "",
+        *([f"Of the questions that this model is made for before all others the bars are not met: {', '.join(f'`{name}`' for name in first)}.", ""] if first else []),
         "## Held-out figures", "",
         "Judged on recorded runs of SWE-agent, mini-swe-agent, nebius (SWE-agent), tau-bench, OpenHands and others; no file of theirs was trained on. Formats of such tools, as their",
         "public tools print them, are among those that our own runs are rendered in. Labels come from return codes and error marks, else from rules; what the rules doubt is not asked.",
@@ -117,17 +148,20 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], speed: str) 
         "rare in recordings: some decisions are asked once more with the last command repeated.", "",
         "These figures are not blind. When the runs over JSON tools were designed, the structure of the tau-bench files was looked at: roles, lengths of messages, names of tools, and that",
         "failures begin with `Error`. The wording of held-out files was seen earlier, and sentences of the generator may resemble it. Expect less on tools that look otherwise.", "",
-        *_tables(held_out, own, inside),
-        *parts, "",
-        "## Trained and judged, not passed", "", *_tables(held_out, own, outside), "",
+        "### Passed", "", *_tables(held_out, own, inside), "",
+        "### Trained and judged, not passed", "", *_tables(held_out, own, outside), "",
+        "Of the choices among names (`last_program`) each right answer is a name of its own, so a majority says nothing there.", "",
         f"Too few held-out answers to judge: {', '.join(few)}." if few else "",
+        *_parts(held_out, [*inside, *outside]),
         "", "## Calibration", "",
-        f"Probabilities are softmax(logits / t) over the labels, t by type of question: {heats}; fitted on runs of our own that were not trained on, applied by the service.", "",
+        f"Probabilities are softmax(logits / t) over the labels, t by type of question: {heats}; fitted on runs of our own that were not trained on, applied by the service.",
+        "On tools unlike those of training the model is too sure of itself: there the ECE is several times that of our own runs (`source others` above).", "",
         "## Data", "",
         "Runs of a scripted agent in temporary copies of installed packages (real commands, exit codes, changed files), runs over JSON tools with a small database, and InterCode episodes",
         "(princeton-nlp/intercode, MIT), rendered in ten formats with many wordings: [engine/training](../../engine/training/README.md).", "",
         "## Known failures", "",
-        "- Tools and error sentences unlike any in training: a refusal worded as a remark can pass for success.",
+        "- Tools and error sentences unlike any in training: a refusal worded as a remark can pass for success, with a high probability.",
+        "- Whether a file was changed so far is often missed; commands that repeat, one after the other or in a loop, are found little better than by chance.",
         "- A quiet failure (no output, no status shown) looks like a success; the model says so with some probability only.",
         "- What happened in a part of the history that is no longer shown is not known to it.",
         "- English only, and histories of agents that use tools; free text was not trained on.", "",
@@ -135,18 +169,28 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], speed: str) 
     ])  # fmt: skip
 
 
+def made(figures: Path) -> tuple[bytes, str]:
+    """card.json and MODEL_CARD.md from a directory of figures."""
+    held_out, own, heats = (
+        json.loads((figures / f"{name}.json").read_text(encoding="utf-8")) for name in ("held_out", "figures", "temperatures")
+    )
+    told = figures / "told.json"
+    said = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
+    found = card(held_out, heats)
+    written = msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+    return written, text(found, held_out, own, said.get("trained", ""), said.get("speed", ""))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--speed", default="", help="a sentence on how fast it is, and on what")
+    parser.add_argument("figures", type=Path)
+    parser.add_argument("--into", type=Path, help="where both are written; the directory of the figures unless given")
     a = parser.parse_args()
-    held_out, own, heats = (
-        json.loads((a.model / f"{name}.json").read_text(encoding="utf-8")) for name in ("held_out", "figures", "temperatures")
-    )
-    made = card(held_out, heats)
-    (a.model / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
-    (a.model / "MODEL_CARD.md").write_text(text(made, held_out, own, a.speed), encoding="utf-8")
-    print(f"passed: {', '.join(made.questions) or 'nothing'}")
+    into = a.into or a.figures
+    written, about = made(a.figures)
+    (into / "card.json").write_bytes(written)
+    (into / "MODEL_CARD.md").write_text(about, encoding="utf-8")
+    print(f"passed: {', '.join(json.loads(written)['questions']) or 'nothing'}")
 
 
 if __name__ == "__main__":
