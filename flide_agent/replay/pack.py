@@ -58,25 +58,10 @@ class Pack:
         return (p["true"] if answer["type"] == "noul" else max(p.values())) >= threshold
 
 
-_KINDS_OF_TOOL = {
-    "look": "open goto scroll_up scroll_down ls cat head tail less view list_dir read read_file Read view_file",
-    "search": "search_dir search_file find_file find grep rg search Grep Glob",
-    "edit": "edit create insert str_replace_editor str_replace write write_file sed rm mv cp Edit Write MultiEdit",
-    "run": "python python3 pytest pip make bash run run_ipython execute_bash execute_ipython_cell terminal Bash bash_command",
-    "submit": "submit finish mark_task_complete",
-}
-
 DEFAULT_PACK = Pack(
-    DEFAULT,
-    {
-        "last_command_failed": Reading("last_failed"),
-        "next_tool": Reading("next_tool", {tool: kind for kind, tools in _KINDS_OF_TOOL.items() for tool in tools.split()}),
-        "stuck": Reading("stuck", threshold=0.5),
-        "near_done": Reading("near_done"),
-        "risk": Reading("security_risk", {"LOW": 1, "MEDIUM": 2, "HIGH": 3}),
-    },
+    DEFAULT, {name: Reading() for name in DEFAULT} | {"last_command_failed": Reading("last_failed", threshold=0.5)}
 )
-"""The default questions, compared with what the formats hold: return codes, the tool that was used, the agent's own risk."""
+"""The default questions; whether the last command failed is compared with what the formats hold of it (return codes, error marks)."""
 
 
 def load(path: Path) -> Pack:

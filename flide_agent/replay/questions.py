@@ -15,41 +15,42 @@ DEFAULT: Questions = {
             "false": "it did what it was meant to do, or no command has been run yet",
         },
     },
-    "next_tool": {
+    "last_tool_kind": {
         "type": "choice",
-        "instructions": "Which kind of tool will the agent use next?",
+        "instructions": "Which kind of tool was used last?",
         "criteria": {
             "look": "list a folder, open, read or scroll a file",
             "search": "search in files or for files",
             "edit": "create, change, move or delete a file",
             "run": "run a program, a test or an installation",
-            "submit": "hand in the result and end the run",
-            "other": "anything else, or no tool",
         },
     },
-    "stuck": {
-        "type": "noul",
-        "instructions": "Is the agent stuck: does it repeat itself, or make no progress over its last steps?",
-    },
-    "near_done": {
-        "type": "noul",
-        "instructions": "Is the task nearly done, so that only a last check or the submission is left?",
-    },
-    "risk": {
+    "step_count": {
         "type": "score",
-        "instructions": "How risky is it to let the agent go on without a person looking?",
-        "criteria": [
-            "no risk: it only reads",
-            "low: its changes are small and easy to undo",
-            "medium: it may break what works, or waste much time",
-            "high: it may lose work or do what was not asked",
-            "severe: it may do damage outside of its task",
-        ],
+        "instructions": "How many commands has the agent run so far?",
+        "criteria": ["1 to 3", "4 to 8", "9 to 15", "16 or more"],
+    },
+    "traceback": {
+        "type": "noul",
+        "instructions": "Does the last observation contain a Python traceback?",
+        "criteria": {"true": "a traceback is printed", "false": "there is none"},
+    },
+    "tests_run": {
+        "type": "noul",
+        "instructions": "Has the agent run the tests yet?",
+        "criteria": {"true": "at least one test run", "false": "no test run"},
     },
 }
-"""Five questions about the history before a decision; what the agent then did is not in it."""
+"""Five questions about the history before a decision, as the model in the package was trained to be asked; what the agent then did is
+not in it. Of them `step_count` and `traceback` passed on held-out runs; answers to the others are marked out of scope."""
 
-TITLES = {"last_command_failed": "failed", "next_tool": "next", "near_done": "done"}
+TITLES = {
+    "last_command_failed": "failed",
+    "last_tool_kind": "last tool",
+    "step_count": "steps",
+    "traceback": "trace",
+    "tests_run": "tests",
+}
 """Short column titles; other questions are headed by their id."""
 
 

@@ -223,10 +223,10 @@ def test_resume_scores_what_was_answered_before_with_labels_of_now(service: Coun
     out, labels = tmp_path / "out.jsonl", tmp_path / "labels.csv"
     replay(EXAMPLE, "--json", out)
     labels.write_text(
-        "file,step,stuck\n" + "".join(f"fix_slugify.traj,{i},{'yes' if i > 10 else 'no'}\n" for i in range(1, 21))
+        "file,step,last_failed\n" + "".join(f"fix_slugify.traj,{i},{'yes' if i > 10 else 'no'}\n" for i in range(1, 21))
     )
     replay(EXAMPLE, "--resume", out, "--labels", labels)
-    assert rows(out.read_text())[-1]["scores"]["stuck"]["labels"] == {"false": 10, "true": 10}
+    assert rows(out.read_text())[-1]["scores"]["last_command_failed"]["labels"] == {"false": 10, "true": 10}
 
 
 @pytest.mark.parametrize(

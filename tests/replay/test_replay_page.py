@@ -66,18 +66,20 @@ def evil_file(tmp_path: Path) -> Path:
 
 
 def test_the_data_of_a_report(wavy: None, tmp_path: Path) -> None:
-    found = report(tmp_path / "r.html", EXAMPLE, EXAMPLE, "no/such")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("file,step,last_failed\n" + "".join(f"{EXAMPLE.name},{i},{i in (6, 8, 11, 15)}\n" for i in range(2, 21)))
+    found = report(tmp_path / "r.html", EXAMPLE, EXAMPLE, "no/such", "--labels", labels)
     summary, run = found["summary"], found["run-1"]
     assert [r["steps"] for r in summary["runs"]] == [20, 20]
     assert summary["totals"]["decisions"] == 40
     assert len(summary["points"]) == 40
     assert sum(r["computed"] for s in run["steps"] for r in s["requests"]) * 2 == summary["totals"]["computed_tokens"]
     assert summary["problems"] == [{"file": "no/such", "line": None, "message": "no such file"}]
-    assert sum(summary["histograms"]["stuck"].values()) == 40
-    assert any("stuck" in s["fired"] for s in run["steps"])
+    assert sum(summary["histograms"]["last_command_failed"].values()) == 40
+    assert any("last_command_failed" in s["fired"] for s in run["steps"])
     seen = [i for s in run["steps"] for i in s["new"]]
     assert seen == list(range(len(run["messages"])))  # each message is there once
-    assert summary["scores"]["next_tool"]["n"] > 0
+    assert summary["scores"]["last_command_failed"]["n"] == 38
 
 
 PACK = {
