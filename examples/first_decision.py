@@ -47,6 +47,8 @@ def show(reply: Reply) -> None:
             f"  {step.reason}: {step.history_tokens} tokens of history, {step.reused_tokens} reused from m = {step.m}, ", end=""
         )
         print(f"{step.computed_tokens} computed, {step.latency.total:.1f} ms")
+    if reply.x_out_of_scope:
+        print(f"  out of scope of the model's card, so a guess: {', '.join(sorted(reply.x_out_of_scope))}")
     if reply.x_untrained:
         print("  untrained: random weights, so these answers mean nothing yet")
 

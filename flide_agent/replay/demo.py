@@ -36,6 +36,8 @@ from flide_agent.settings import Settings
 EXAMPLE = Path(__file__).parent / "fix_slugify.traj"
 if not EXAMPLE.exists():  # in a checkout; the wheel has it beside this file
     EXAMPLE = Path(__file__).parents[2] / "examples" / "fix_slugify.traj"
+FAILED = {6: "tests fail", 8: "tests fail", 11: "an edit is refused", 15: "a test fails"}
+"""Steps of the example before which a command failed, and what its output says."""
 GRID = 64
 DURABLE_SECONDS = 60.0
 DEVICE = "cpu"
@@ -103,6 +105,8 @@ def _tour(checks: Checks, recorded: Run, store: Path, model: str) -> None:
         checks.say(f"1. A server on {server.url}, ready after {server.seconds:.1f} s, and an agent run step by step", "bold")
         with Client(server.url, timeout=300.0) as client:
             decisions = _replay(checks, client, recorded)
+            if model == "default" and Path(recorded.file) == EXAMPLE:
+                _failures(checks, decisions)
             session = decisions[0].session
             edit = _middle(recorded, decisions)
             checks.say()
@@ -143,6 +147,16 @@ def _replay(checks: Checks, client: Client, recorded: Run) -> list[Decision]:
         f"{len(grown)} of {len(pairs)} steps only append, and each goes on from the last multiple of {GRID} of the step before",
     )
     return decisions
+
+
+def _failures(checks: Checks, decisions: list[Decision]) -> None:
+    """The model's own answers on the example: where a command failed, it must say so, and nowhere else."""
+    said = {d.step.index: p for d in decisions if (p := d.answers["last_command_failed"]["noul"]) >= 0.5}
+    for index, p in said.items():
+        checks.say(
+            f"  before step {index} the last command failed, says the model with {p:.2f}: {FAILED.get(index, 'it did not')}"
+        )
+    checks.that(said.keys() == FAILED.keys(), f"it says so at the {len(FAILED)} steps where one failed, and at no other")
 
 
 def _middle(recorded: Run, decisions: list[Decision]) -> Edit:

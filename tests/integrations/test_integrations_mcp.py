@@ -55,7 +55,8 @@ def check(replies: list[dict[str, Any]]) -> None:
     assert opened["session"] == "mcp-run"
     assert [a["id"] for a in first["answers"]] == ["done", "which", "how"]
     assert first["answers"][1]["label"] in ("edit", "test")
-    assert first["untrained"]
+    assert "untrained" not in first
+    assert set(first["out_of_scope"]) == {"done", "which", "how"}
     assert second["answers"] == first["answers"][:1]
     assert second["reused_tokens"] > 0
     assert [r["action"] for r in (blocked, reviewed, allowed)] == ["block", "review", "allow"]

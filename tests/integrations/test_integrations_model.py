@@ -47,7 +47,7 @@ def test_growing_thread_is_reused_and_usage_says_so(url: str) -> None:
     assert second.usage["input_token_details"]["cache_read"] == second.reuse.m
     assert again.answers == second.answers
     assert first.session == second.session
-    assert first.untrained
+    assert not first.untrained
 
 
 def test_candidates_are_one_dispatch_and_leave_no_trace(url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -132,3 +133,12 @@ def test_a_service_marks_what_is_outside_and_calibrates(tmp_path: Path) -> None:
         cold, warm = raw.answers[name].noul, reply.answers[name].noul  # type: ignore[union-attr]
         assert np.log(cold / (1 - cold)) / heat == pytest.approx(np.log(warm / (1 - warm)), abs=1e-9)
     assert raw.answers["steps"] == reply.answers["steps"], "its type has no temperature in the card"
+
+
+def test_a_service_of_random_weights_says_so_in_every_answer(tmp_path: Path) -> None:
+    with LocalService(Settings(store=tmp_path / "a")) as service:
+        decider = service.service.decider
+        assert not decider.served.untrained
+        assert not service.systemone("word", {"failed": FAILED}).x_untrained
+        decider.served = dataclasses.replace(decider.served, untrained=True)
+        assert service.systemone("word", {"failed": FAILED}).x_untrained

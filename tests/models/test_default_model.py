@@ -6,17 +6,21 @@ import json
 import string
 from pathlib import Path
 
-import pytest
 import torch
-from flide_engine.models import ModelConfig, ModelError, load_model
-from flide_engine.models.dummy import random_digest
+from flide_engine.models import ModelConfig, load_model
 from flide_engine.models.qwen3_5 import allocate
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from training import card
+from training.evaluate import passed
 
+from flide_agent.card import Card
 from flide_agent.default_model import DIRECTORY
+from flide_agent.questions import parse_questions
+from flide_agent.replay.questions import DEFAULT
 
+JUDGED = Path(__file__).parents[2] / "engine" / "training" / "judged"
 TOKENIZER = Tokenizer.from_file(str(DIRECTORY / "tokenizer.json"))
 SPEC = json.loads((DIRECTORY / "tokenizer.json").read_text(encoding="utf-8"))
 FRAME_END = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -30,42 +34,39 @@ TEXT = st.lists(st.one_of(PIECES, st.text(max_size=8)), max_size=12).map("".join
 def test_parameters_and_package_size() -> None:
     weights = allocate(ModelConfig.read(DIRECTORY), "meta", torch.bfloat16)
     assert weights.parameters() <= 7_500_000
-    stored = 2 * weights.parameters()
-    beside = sum(path.stat().st_size for path in DIRECTORY.iterdir() if path.suffix == ".json")
-    assert stored + beside < 16 << 20
+    assert sum(path.stat().st_size for path in DIRECTORY.iterdir() if path.is_file()) < 16 << 20
 
 
-def test_weights_are_random_from_the_declared_seed() -> None:
+def test_weights_are_the_trained_ones() -> None:
+    """A change here is another model: its figures, and the card made of them, have to be made anew with it."""
     model = load_model(str(DIRECTORY), device="cpu", dtype=torch.float32)
-    seed = json.loads((DIRECTORY / "config.json").read_text())["flide_weights"]["seed"]
-    assert model.untrained
-    assert model.digest == random_digest(model.config, seed)
-    assert model.digest == "9471d4594030d2153d0cb1a2797eb30265dab2c890b215a3c9cc96c2f1708bfe"
+    assert not model.untrained
+    assert model.digest == "59579982502b0c5aff8800c001b7b6f7fc2a0bf5b4045cabe6c27f02d2daa611"
     assert torch.equal(model.embed, model.embed.to(torch.bfloat16).to(torch.float32))
     assert model.config.max_context >= 131072
 
 
-def test_stored_weights_take_over(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    (tmp_path / "config.json").write_text((DIRECTORY / "config.json").read_text())
-    config = ModelConfig.read(tmp_path)
-    weights = allocate(config, "cpu", torch.bfloat16)
-    tensors = {f"model.{name}": torch.zeros_like(tensor) for name, tensor in weights.by_name.items()}
-    save_file(tensors, tmp_path / "model.safetensors")
-    model = load_model(str(tmp_path), device="cpu", dtype=torch.float32)
-    assert not model.untrained
-    assert not model.embed.any()
+def test_the_card_is_made_of_the_figures_that_were_judged() -> None:
+    written, about = card.made(JUDGED)
+    assert (DIRECTORY / "card.json").read_bytes() == written
+    assert (DIRECTORY / "MODEL_CARD.md").read_text(encoding="utf-8") == about
 
 
-@pytest.mark.parametrize(
-    "declared", ["random", {"kind": "trained"}, {"kind": "random", "seed": "1"}, {"kind": "random", "seed": True}]
-)
-def test_a_wrong_declaration_is_an_error(tmp_path: Path, declared: object) -> None:
-    raw = json.loads((DIRECTORY / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**raw, "flide_weights": declared}))
-    with pytest.raises(ModelError, match="flide_weights"):
-        load_model(str(tmp_path), device="cpu", dtype=torch.float32)
+def test_what_did_not_pass_is_told_and_out_of_scope() -> None:
+    held_out = json.loads((JUDGED / "held_out.json").read_text(encoding="utf-8"))
+    shipped, about = Card.read(DIRECTORY), (DIRECTORY / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert shipped is not None
+    judged = {name: row for name, row in held_out.items() if "all" in row}
+    for name, row in judged.items():
+        assert (name in shipped.questions) is passed(row) is (not card.missed(row)), name
+        assert f"| {name} | {row['all']['n']} |" in about
+    assert set(shipped.questions) < set(judged)
+
+
+def test_the_default_questions_are_worded_as_in_training() -> None:
+    for name, asked in parse_questions(DEFAULT).items():
+        assert card.question(name, {}).covers(asked), name
+        assert card.question(name, {}).ask in (None, DEFAULT[name])
 
 
 def test_transformers_loads_the_directory() -> None:

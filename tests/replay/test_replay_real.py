@@ -98,7 +98,9 @@ def test_the_own_example(local: LocalService) -> None:
     assert (len(seen.decisions), seen.appending) == (10, 9)
     assert [d.reason for d in seen.decisions] == ["new"] + ["append"] * 9
     assert all(set(d.answers) == set(DEFAULT) for d in seen.decisions)
-    assert all(d.untrained for d in seen.decisions)
+    assert not any(d.untrained for d in seen.decisions)
+    guesses = {"last_command_failed", "last_tool_kind", "tests_run"}
+    assert all(d.out_of_scope == dict.fromkeys(guesses, "question") for d in seen.decisions), "what the card does not hold"
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ def test_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     assert {"device", "open files", "store", "keys", "model", "labels", "tokenizer", "memory", "self-test", "speed"} <= set(
         found
     )
-    assert found["model"]["grade"] == "warning", "untrained"
+    assert found["model"]["grade"] == "good", "trained"
     assert found["self-test"]["grade"] == "good"
     assert not (tmp_path / "s").exists(), "it changes nothing"
     wrong = CliRunner().invoke(
@@ -306,4 +306,7 @@ def test_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     cores = next(each for each in json.loads(wrong.stdout) if each["subject"] == "cores")
     assert (cores["grade"] == "warning") == ("64 front ends" in cores["found"]) == ((os.cpu_count() or 1) <= 64)
     text = CliRunner().invoke(cli.app, ["doctor", "--store", str(tmp_path / "s"), *small[:-1]])
-    assert re.search(r"^warning +model .*\n +-> give a trained model", text.output, re.MULTILINE)
+    assert re.search(r"^good +model .*flide-default", text.output, re.MULTILINE)
+    text = CliRunner().invoke(cli.app, ["doctor", "--store", str(tmp_path / "s"), "--set", "front_ends=64", *small[:-1]])
+    change = re.search(r"^warning +cores .*\n +-> front_ends=", text.output, re.MULTILINE)
+    assert (change is not None) == ((os.cpu_count() or 1) <= 64)

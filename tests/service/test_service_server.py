@@ -67,7 +67,8 @@ def test_start_to_first_answer(start: Start, tmp_path: Path) -> None:
     with server.client() as client:
         reply = client.systemone("s", QUESTIONS)
     assert time.perf_counter() - server.started < 10
-    assert reply.x_untrained, "the embedded model is untrained, and each answer says so"
+    assert not reply.x_untrained, "the embedded model is trained"
+    assert set(reply.x_out_of_scope) == set(QUESTIONS), "none of these is in its card, and each answer says so"
     assert reply.x_prompt_format
     assert server.stop() == 0
 

@@ -39,9 +39,6 @@ def load_model(name: str, *, device: torch.device | str, dtype: torch.dtype) -> 
         return _random_model(name, dummy_config(size), seed, target, dtype)
     directory = locate(name)
     config = ModelConfig.read(directory)
-    seed_of = _random_seed(directory)
-    if seed_of is not None:
-        return _random_model(name, config, seed_of, target, dtype)
     stored = StoredWeights.open(directory, config)
     weights = allocate(config, target, dtype)
     stored.copy_into(weights)
@@ -157,16 +154,6 @@ def _dummy_parts(name: str) -> tuple[str, int]:
     if len(rest) > 1 or (rest and not rest[0].isdigit()):
         raise ModelError(f"{name!r}: write dummy:SIZE or dummy:SIZE:SEED, the seed a whole number")
     return size, int(rest[0]) if rest else 0
-
-
-def _random_seed(directory: Path) -> int | None:
-    """The seed of a directory whose config.json declares random weights and that holds no weight files, else None."""
-    declared: Any = read_json(directory / "config.json").get("flide_weights")
-    if declared is None or any(directory.glob("*.safetensors")):
-        return None
-    if not isinstance(declared, dict) or declared.get("kind") != "random" or type(declared.get("seed")) is not int:
-        raise ModelError(f'{directory / "config.json"}: flide_weights must be {{"kind": "random", "seed": N}}')
-    return int(declared["seed"])
 
 
 def _shards(directory: Path) -> list[Path]:
