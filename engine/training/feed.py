@@ -50,7 +50,7 @@ class Feed:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for worker in self._workers:
-            worker.terminate()
+            worker.kill()  # what this process does on SIGTERM, they would do too
             worker.join()
 
     def begin(self) -> None:

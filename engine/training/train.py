@@ -195,7 +195,7 @@ def together(network: Network, data: Data, plan: Plan, out: Path, watched: Watch
             other.join(20)
     finally:
         for other in others:
-            other.terminate()
+            other.kill()
         (out / "meeting").unlink(missing_ok=True)
 
 

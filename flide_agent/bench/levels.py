@@ -21,6 +21,8 @@ WARM_SECONDS, SECONDS = 2.0, 4.0
 """Of a level of several clients: at least so long unmeasured, so that the shapes of its rounds are captured, and so long measured."""
 MOST_WARM, MOST_REQUESTS = 1024, 2048
 """Requests of the two, however fast they are answered."""
+MOST_COPIES = 48
+"""Of the rows, for the same: each copy needs a lane of its own."""
 COLUMNS = {
     "workload": "workload",
     "clients": "clients",
@@ -88,7 +90,8 @@ class Levels:
 
     def _level(self, name: str, source: Source, clients: int, known: Answers) -> None:
         pace = self._warm(source, clients)
-        count = max(source.rows, self.per_client * clients, min(MOST_REQUESTS, int(pace * SECONDS)))
+        most = min(MOST_REQUESTS, MOST_COPIES * source.rows)
+        count = max(source.rows, self.per_client * clients, min(most, int(pace * SECONDS)))
         lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
         jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
         with self.target.metered() as meter:
@@ -113,8 +116,9 @@ class Levels:
         """Cold requests unmeasured, each row twice at least: passes of a shape that was met are replayed. Returns requests/s of the
         last ones; 0.0 for one client, and for a server whose texts would have to be made for it."""
         count, warmed, seconds = warm_requests(source.rows, self.warm_up), 0, 0.0
+        most = min(MOST_WARM, MOST_COPIES * source.rows)
         longer = clients > 1 and self.target.separate
-        while count and (not warmed or (longer and seconds < WARM_SECONDS and warmed + count <= MOST_WARM)):
+        while count and (not warmed or (longer and seconds < WARM_SECONDS and warmed + count <= most)):
             lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
             jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
             _, (started, _, ended) = self._ask(jobs, clients)
@@ -193,7 +197,7 @@ def lanes_needed(rows: int, clients: Sequence[int], per_client: int, warm_up: in
     warm, needed = warm_requests(rows, warm_up), 1
     for n in clients:
         more = warm > 0 and n > 1
-        batches = max(1, MOST_WARM // warm) if more else 1
-        measured = max(rows, per_client * n, MOST_REQUESTS if more else 0)
+        batches = max(1, min(MOST_WARM, MOST_COPIES * rows) // warm) if more else 1
+        measured = max(rows, per_client * n, min(MOST_REQUESTS, MOST_COPIES * rows) if more else 0)
         needed += batches * math.ceil(warm / rows) + math.ceil(measured / rows)
     return needed

@@ -23,6 +23,12 @@ from flide_agent.bench.target import Target
 from flide_agent.bench.texts import Texts
 
 
+@pytest.fixture(autouse=True)
+def short_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "WARM_SECONDS", 0.2)
+    monkeypatch.setattr(levels, "SECONDS", 0.5)
+
+
 def bench(*arguments: str) -> Any:
     return CliRunner().invoke(app, list(arguments))
 

@@ -57,6 +57,13 @@ def report(path: Path, *arguments: object) -> dict[str, Any]:
     }
 
 
+def labels_file(tmp_path: Path) -> Path:
+    """Before which of the example's steps the last command had failed."""
+    path = tmp_path / "labels.csv"
+    path.write_text("file,step,last_failed\n" + "".join(f"{EXAMPLE.name},{i},{i in (6, 8, 11, 15)}\n" for i in range(2, 21)))
+    return path
+
+
 def evil_file(tmp_path: Path) -> Path:
     path = tmp_path / "evil.json"
     messages = [{"role": "user", "content": EVIL}, {"role": "assistant", "content": EVIL}, {"role": "user", "content": EVIL * 2},
@@ -66,9 +73,7 @@ def evil_file(tmp_path: Path) -> Path:
 
 
 def test_the_data_of_a_report(wavy: None, tmp_path: Path) -> None:
-    labels = tmp_path / "labels.csv"
-    labels.write_text("file,step,last_failed\n" + "".join(f"{EXAMPLE.name},{i},{i in (6, 8, 11, 15)}\n" for i in range(2, 21)))
-    found = report(tmp_path / "r.html", EXAMPLE, EXAMPLE, "no/such", "--labels", labels)
+    found = report(tmp_path / "r.html", EXAMPLE, EXAMPLE, "no/such", "--labels", labels_file(tmp_path))
     summary, run = found["summary"], found["run-1"]
     assert [r["steps"] for r in summary["runs"]] == [20, 20]
     assert summary["totals"]["decisions"] == 40
@@ -199,7 +204,7 @@ def test_plots_steps_filter_and_keys(wavy: None, tmp_path: Path, browser: Any) -
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
-    report(tmp_path / "r.html", EXAMPLE, evil_file(tmp_path))
+    report(tmp_path / "r.html", EXAMPLE, evil_file(tmp_path), "--labels", labels_file(tmp_path))
     opened(browser, tmp_path / "r.html")
     assert number(browser, "#runs li") == 2
     assert number(browser, "#timeline svg") == 4
