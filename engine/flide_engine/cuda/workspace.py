@@ -67,7 +67,6 @@ class Workspace:
         """Make room for a shape. True when a buffer moved: graphs that hold its old address are void."""
         if shape in self._reserved:
             return False
-        self._reserved.add(shape)
         before = self._scratch.copy()
         grown = shape.rows > self.rows or shape.readouts > self.readouts
         if shape.rows > self.rows:
@@ -80,6 +79,7 @@ class Workspace:
             grown = True
         self.tables(shape)
         self.partials(shape.spans, shape.rows)
+        self._reserved.add(shape)  # last: what ran out of memory half-way is tried again
         return grown or any(self._scratch[name] is not t for name, t in before.items())
 
     def _zeros(self, *shape: int) -> Tensor:
