@@ -215,6 +215,7 @@ class UnsyncedFiles(Files):
                 if not self._readers and len(self._spare) < SPARE and os.stat(at).st_size <= SMALL:
                     spare = f"{self._root}/spare/{next(self._numbers)}"
                     os.rename(at, spare)
+                    os.truncate(spare, 0)  # what was removed is in no file any more
                     self._spare.append(spare)
                     return True
         except FileNotFoundError:

@@ -129,6 +129,7 @@ def test_files_of_removed_objects_are_written_anew(tmp_path: Path) -> None:
     made = os.stat(files.path(first)).st_ino
     assert files.delete(first)
     assert files.exists([first]) == set()
+    assert [left.stat().st_size for left in (tmp_path / "spare").iterdir()] == [0], "what was removed lies in no file"
     with pytest.raises(FileNotFoundError):
         files.get(first)
     second = files.put("state", [b"c" * 10], 10)
