@@ -29,7 +29,7 @@ from flide_agent.errors import StartError
 from flide_agent.inflight import Inflight
 from flide_agent.keys import TENANT
 from flide_agent.replies import Prefetched, Reply
-from flide_agent.settings import Settings, default_store
+from flide_agent.settings import Settings, default_store, rows_of_a_pass
 from flide_agent.wire import Messages, Questions, decide_body, open_body, prefetch_body, systemone_body
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
             device=device,
             dtype=getattr(torch, dtype),
             memory_bytes=settings.memory_bytes,
-            max_stream=settings.max_stream or (16384 if device.startswith("cuda") else 4096),
+            max_stream=settings.max_stream or rows_of_a_pass(device),
             graphs=settings.graphs,
         )
     except (ModelError, PromptError, CardError) as e:
@@ -136,7 +136,7 @@ class Service:
             store.relieve,
             settings.max_queue,
             settings.max_round_tokens or (8192 if gpu else 1024),
-            most_round_tokens=0 if settings.max_round_tokens or not gpu else 16384,
+            most_round_tokens=0 if settings.max_round_tokens or not gpu else rows_of_a_pass(engine.info.device),
             slice_tokens=settings.slice_tokens or (4096 if gpu else 256),
             max_queue_tokens=settings.max_queue_tokens,
             max_wait=settings.max_wait_seconds,

@@ -24,6 +24,11 @@ def default_store() -> Path:
     return Path(base) / "flide-agent" / "store"
 
 
+def rows_of_a_pass(device: str) -> int:
+    """`max_stream` unless told otherwise."""
+    return 16384 if device.startswith("cuda") else 4096
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes are bytes, times are seconds, tokens are tokens of the served model. Raises ValueError naming the field."""
 

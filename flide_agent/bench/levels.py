@@ -90,10 +90,8 @@ class Levels:
 
     def _level(self, name: str, source: Source, clients: int, known: Answers) -> None:
         pace = self._warm(source, clients)
-        most = min(MOST_REQUESTS, MOST_COPIES * source.rows)
-        count = max(source.rows, self.per_client * clients, min(most, int(pace * SECONDS)))
-        lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
-        jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
+        count = max(source.rows, self.per_client * clients, min(at_most(MOST_REQUESTS, source.rows), int(pace * SECONDS)))
+        lanes, jobs = self._cold(source, count)
         with self.target.metered() as meter:
             got, (started, idle, ended) = self._ask(jobs, clients)
         if reference := clients == 1 and self.target.separate:
@@ -116,15 +114,18 @@ class Levels:
         """Cold requests unmeasured, each row twice at least: passes of a shape that was met are replayed. Returns requests/s of the
         last ones; 0.0 for one client, and for a server whose texts would have to be made for it."""
         count, warmed, seconds = warm_requests(source.rows, self.warm_up), 0, 0.0
-        most = min(MOST_WARM, MOST_COPIES * source.rows)
+        most = at_most(MOST_WARM, source.rows)
         longer = clients > 1 and self.target.separate
         while count and (not warmed or (longer and seconds < WARM_SECONDS and warmed + count <= most)):
-            lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
-            jobs = [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
-            _, (started, _, ended) = self._ask(jobs, clients)
+            _, (started, _, ended) = self._ask(self._cold(source, count)[1], clients)
             warmed, seconds = warmed + count, seconds + ended - started
             pace = count / (ended - started)
         return pace if warmed and longer else 0.0
+
+    def _cold(self, source: Source, count: int) -> tuple[list[Lane], list[tuple[Key, Lane]]]:
+        """So many requests, row by row and then again in a lane of their own; the lanes too."""
+        lanes = [self.target.fresh() for _ in range(math.ceil(count / source.rows))]
+        return lanes, [self._job(source, i % source.rows, lanes[i // source.rows]) for i in range(count)]
 
     def _job(self, source: Source, row: int, lane: Lane) -> tuple[Key, Lane]:
         key = (row, lane.copy)
@@ -192,12 +193,17 @@ def warm_requests(rows: int, warm_up: int) -> int:
     return max(warm_up, 2 * rows) if warm_up else 0
 
 
+def at_most(limit: int, rows: int) -> int:
+    """Requests up to a limit, as far as copies of so many rows reach."""
+    return min(limit, MOST_COPIES * rows)
+
+
 def lanes_needed(rows: int, clients: Sequence[int], per_client: int, warm_up: int) -> int:
     """Lanes that the levels of one workload of so many rows use at most, warm-up and comparison included."""
     warm, needed = warm_requests(rows, warm_up), 1
     for n in clients:
         more = warm > 0 and n > 1
-        batches = max(1, min(MOST_WARM, MOST_COPIES * rows) // warm) if more else 1
-        measured = max(rows, per_client * n, min(MOST_REQUESTS, MOST_COPIES * rows) if more else 0)
+        batches = max(1, at_most(MOST_WARM, rows) // warm) if more else 1
+        measured = max(rows, per_client * n, at_most(MOST_REQUESTS, rows) if more else 0)
         needed += batches * math.ceil(warm / rows) + math.ceil(measured / rows)
     return needed

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flide_agent.settings import rows_of_a_pass
+
 if TYPE_CHECKING:
     from flide_agent.bench.shapes import Workloads
     from flide_agent.bench.sources import Row
@@ -68,7 +70,7 @@ class Common:
         if dtype == "auto":
             dtype = "bfloat16" if gpu else "float32"
         pool = size(memory, "--memory") or ((16 if gpu else 1) << 30)
-        return cls(model, device, dtype, pool, size(max_memory, "--max-memory"), max_stream or (16384 if gpu else 4096))
+        return cls(model, device, dtype, pool, size(max_memory, "--max-memory"), max_stream or rows_of_a_pass(device))
 
     def settings(self) -> dict[str, Any]:
         return dict(self.__dict__)

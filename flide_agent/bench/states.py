@@ -50,7 +50,7 @@ RECURRING_COLUMNS = {
 FIRST_NUMBER = 1_000_000
 """Of the texts of `questions`: beyond those of workloads."""
 WARM = 2
-"""Cold requests of each size before those that count: a graph is captured when a shape comes for the second time."""
+"""Cold requests of each size before those that count: the first of a shape may compile its kernels, the next captures its graph."""
 SETTLE_SECONDS = 0.5
 """Checkpoints of requests outside sessions are published behind their answers."""
 

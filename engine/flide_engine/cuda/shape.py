@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flide_engine.cuda.capacity import row_capacity
+from flide_engine.cuda.capacity import SMALLEST, row_capacity
 from flide_engine.kernels.gdn_chunks import chunk_capacity
-from flide_engine.kernels.tiles import MOST_SPANS
+from flide_engine.kernels.tiles import segment_spans
 from flide_engine.plan import Int32, RoundPlan
 from flide_engine.segments import GRID, Kind
 
@@ -70,19 +70,19 @@ class PassShape:
 
 def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
     """The shape that serves a plan."""
-    keys = int(np.where(plan.seg_kind == Kind.TRUNK, plan.seg_start + plan.seg_len, plan.seg_hist).max(initial=0))
+    spans = segment_spans(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, first_split)
     rows, readouts = row_capacity(plan.rows), len(plan.readout_row)
     trunks, locals_ = by_level(plan, Kind.TRUNK), by_level(plan, Kind.LOCAL)
     segments = power_of_two(len(plan.seg_len), FEWEST_SEGMENTS)
     return PassShape(
         rows=rows,
-        readouts=min(rows, power_of_four(readouts, max(16, segments))) if readouts else 0,
+        readouts=min(rows, power_of_four(readouts, max(SMALLEST, segments))) if readouts else 0,
         segments=segments,
         trunks=1 if max(map(len, trunks), default=0) == 1 else segments if trunks else 0,
         trunk_levels=len(trunks),
         local_levels=len(locals_),
         depth=power_of_two(plan.seg_locals.shape[1]),
-        spans=1 + sum((first_split << i) < keys for i in range(MOST_SPANS - 1)),
+        spans=int(spans.max(initial=1)),
         most_labels=power_of_four(int(np.diff(plan.label_ptr).max(initial=0)), FEWEST_LABELS),
     )
 
