@@ -20,7 +20,7 @@ import msgspec
 
 from flide_agent.card import Card, CardQuestion, Kind
 from training import asks
-from training.evaluate import LEAST_RUNS, LONG, passed
+from training.evaluate import LONG, missed, passed
 from training.held_out_questions import KIND_TEXTS
 from training.packer import LONGEST
 
@@ -66,18 +66,6 @@ def card(held_out: dict[str, Any], temperatures: dict[str, float]) -> Card:
             }
             questions[name] = question(name, kept)
     return Card(LONGEST, {k: round(v, 4) for k, v in temperatures.items()}, questions)
-
-
-def missed(row: dict[str, Any]) -> list[str]:
-    """What a judged question lacks of the rule of `training.evaluate.passed`; nothing for one that passed."""
-    whole, least = row["all"], 0.65 if row["options"] > 2 else 0.80
-    out = [] if whole["least_runs"] >= LEAST_RUNS else [f"runs of the rarer answer {whole['least_runs']} of {LEAST_RUNS}"]
-    out += [] if whole["low"] >= least else [f"lower end {whole['low']:.3f} of {least:.2f}"]
-    out += [] if whole["ece"] <= 0.08 else [f"ECE {whole['ece']:.3f} over 0.08"]
-    for key, what in (("order_changes", "another order changes"), ("planted_changes", "planted instructions change")):
-        if row[key] is not None and row[key] > 0.05:
-            out.append(f"{what} {row[key]:.1%}, over 5 %")
-    return out
 
 
 def _row(name: str, part: dict[str, Any]) -> str:

@@ -118,13 +118,20 @@ def changes(t: Table, chosen: list[int]) -> float | None:
 
 
 def passed(row: dict[str, Any]) -> bool:
-    """The bar of a shipped question: runs enough of each truth, lower end of the interval, calibration, stability."""
-    whole = row.get("all")
-    if whole is None or whole["least_runs"] < LEAST_RUNS:
-        return False
-    choice = row["options"] > 2
-    steady = all(part is None or part <= 0.05 for part in (row["order_changes"], row["planted_changes"]))
-    return bool(whole["low"] >= (0.65 if choice else 0.80) and whole["ece"] <= 0.08 and steady)
+    """The bar of a shipped question: it was judged, and lacks nothing."""
+    return row.get("all") is not None and not missed(row)
+
+
+def missed(row: dict[str, Any]) -> list[str]:
+    """What a judged question lacks: runs enough of each truth, lower end of the interval, calibration, stability."""
+    whole, least = row["all"], 0.65 if row["options"] > 2 else 0.80
+    out = [] if whole["least_runs"] >= LEAST_RUNS else [f"runs of the rarer answer {whole['least_runs']} of {LEAST_RUNS}"]
+    out += [] if whole["low"] >= least else [f"lower end {whole['low']:.3f} of {least:.2f}"]
+    out += [] if whole["ece"] <= 0.08 else [f"ECE {whole['ece']:.3f} over 0.08"]
+    for key, what in (("order_changes", "another order changes"), ("planted_changes", "planted instructions change")):
+        if row[key] is not None and row[key] > 0.05:
+            out.append(f"{what} {row[key]:.1%}, over 5 %")
+    return out
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from training import card
-from training.evaluate import passed
+from training.evaluate import missed, passed
 
 from flide_agent.card import Card
 from flide_agent.default_model import DIRECTORY
@@ -58,7 +58,7 @@ def test_what_did_not_pass_is_told_and_out_of_scope() -> None:
     assert shipped is not None
     judged = {name: row for name, row in held_out.items() if "all" in row}
     for name, row in judged.items():
-        assert (name in shipped.questions) is passed(row) is (not card.missed(row)), name
+        assert (name in shipped.questions) is passed(row) is (not missed(row)), name
         assert f"| {name} | {row['all']['n']} |" in about
     assert set(shipped.questions) < set(judged)
 

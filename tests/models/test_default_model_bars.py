@@ -16,8 +16,7 @@ import pytest
 import torch
 from flide_engine.engine import Engine
 from flide_engine.segments import Kind, Readout, Request, Round, Segment
-from training.card import missed
-from training.evaluate import LEAST_RUNS, passed
+from training.evaluate import LEAST_RUNS, missed, passed
 from training.held_out import cases, draw, planted
 from training.held_out_labels import source_of
 
