@@ -55,9 +55,11 @@ def test_all_on_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["facts"]["ready_seconds"] > 0
     tables = found["tables"]
     rows = tables["server"]
-    assert [(r["workload"], r["clients"], r["requests"]) for r in rows] == [
-        ("short", 1, 2), ("short", 3, 6), ("long", 1, 2), ("long", 3, 6),
-    ]  # fmt: skip
+    assert [(r["workload"], r["clients"]) for r in rows] == [("short", 1), ("short", 3), ("long", 1), ("long", 3)]
+    assert [r["requests"] for r in rows[::2]] == [2, 2]
+    assert all(
+        6 <= r["requests"] <= 2 * levels.MOST_COPIES for r in rows[1::2]
+    )  # more where the machine is fast: a level has a length
     for row in rows:
         assert row["failed"] == 0
         assert row["exact"] == row["cold"] == 1.0
