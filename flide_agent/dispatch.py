@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from flide_engine.memory import Memory, PoolFull
 from flide_engine.segments import GRID, Request, RequestError, Round
@@ -36,6 +36,9 @@ MOST_MAKING = 0.05
 """What counts at most of a round's making, in seconds: a compilation or a capture says nothing of the next one."""
 ROUND_SECONDS = 0.05
 """A round may grow beyond max_round_tokens while it stays this short: fuller rounds cost less a row, longer ones delay all in them."""
+SPARE = 128
+"""One part in so many of the engine's memory is freed beside what a round lacks."""
+T = TypeVar("T")
 
 
 class Runs(Protocol):
@@ -227,7 +230,7 @@ class Dispatcher:
         engine: Any = self.engine
         began = time.perf_counter()
         try:
-            ticket = engine.submit(engine.prepare(Round(tuple(i.request for i in items))))
+            ticket = engine.submit(self._with_memory(items, engine.prepare))
         except Exception:
             return None
         self._making += 0.2 * (min(time.perf_counter() - began, MOST_MAKING) - self._making)
@@ -263,7 +266,7 @@ class Dispatcher:
         """Run these as one round and hand out what comes; a round that fails is taken apart until the guilty one is alone."""
         started = time.perf_counter()
         try:
-            result = self._run(items)
+            result = self._with_memory(items, self.engine.run)
         except PoolFull as full:
             if len(items) > 1:  # too much at once: what the first half publishes can be freed for the second
                 self._answer(items[: len(items) // 2])
@@ -303,14 +306,18 @@ class Dispatcher:
             item.tokens = max(0, item.tokens - self.slice_tokens)
             self._line.add(item, again=True)
 
-    def _run(self, items: list[Item]) -> RoundResult:
-        round = Round(tuple(i.request for i in items))
+    def _with_memory(self, items: list[Item], work: Callable[[Round], T]) -> T:
+        """What `work` makes of these as a round, once there is room for it: what is kept and not in use makes way."""
+        round, memory = Round(tuple(i.request for i in items)), self.engine.memory
         while True:
             try:
-                return self.engine.run(round)
+                return work(round)
             except PoolFull as full:
                 # What can never fit must not push everybody's checkpoints out before it fails.
-                if all(self._hopeless(i.request, full) for i in items) or not self.relieve(full):
+                if all(self._hopeless(i.request, full) for i in items):
+                    raise
+                # A little more than is needed, so that not every round of a full pool has to ask.
+                if not self.relieve(PoolFull(full.pages + memory.pages // SPARE, full.slots + memory.slots // SPARE)):
                     raise
                 self.counters.relieved += 1
 

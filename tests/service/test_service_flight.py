@@ -146,6 +146,25 @@ def test_what_does_not_fit_beside_the_one_in_flight_runs_after_it() -> None:
     assert engine.log.index(("collect", 1)) < engine.log.index(("run", 2))
 
 
+def test_what_fits_once_others_made_way_is_put_behind_all_the_same() -> None:
+    short = [PoolFull(1, 1)]
+
+    class Full(Device):
+        def prepare(self, round: Round) -> Round:
+            if self.name(round) == 2 and short:
+                raise short.pop()
+            return super().prepare(round)
+
+    engine, relieved = Full(0.05), list[PoolFull]()
+    engine.memory.now_free = (0, 0)
+    d = dispatcher(engine, max_round_tokens=64, relieve=lambda full: relieved.append(full) or True)
+    places = [d.enqueue(request(n)) for n in (1, 2)]
+    assert [answer(p) for p in places] == [1, 2]
+    assert d.close(5)
+    assert [(f.pages, f.slots) for f in relieved] == [(1, 1)]
+    assert engine.log.index(("submit", 2)) < engine.log.index(("collect", 1))
+
+
 def test_a_failed_round_is_taken_apart_and_the_next_one_is_not_touched() -> None:
     def check(round: Round) -> None:
         if any(int(r.segments[0].tokens[0]) == 13 for r in round.requests):
