@@ -7,8 +7,8 @@ the same), `nodes` (the picture in memory: tiers, tree, order of use), `finder` 
 `host`, `reading` and `loader` (back to the device), `recover` (after a start), `directory` (whose directory it is).
 """
 
-from flide_agent.store.errors import StoreBusy, StoreError
+from flide_agent.store.errors import MustLoad, StoreBusy, StoreError
 from flide_agent.store.report import CheckpointInfo, Found, Kind, StoreStats
 from flide_agent.store.store import CheckpointStore
 
-__all__ = ["CheckpointInfo", "CheckpointStore", "Found", "Kind", "StoreBusy", "StoreError", "StoreStats"]
+__all__ = ["CheckpointInfo", "CheckpointStore", "Found", "Kind", "MustLoad", "StoreBusy", "StoreError", "StoreStats"]

@@ -19,3 +19,7 @@ class StoreBusy(StoreError):
     def __init__(self, message: str, pid: int | None = None) -> None:
         super().__init__(message)
         self.pid = pid
+
+
+class MustLoad(Exception):
+    """What is looked for has to be brought from host memory or disk first, which takes a while."""

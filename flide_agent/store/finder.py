@@ -8,6 +8,7 @@ from flide_engine.segments import GRID, Tokens
 
 from flide_agent.store.costs import Costs
 from flide_agent.store.counters import Counters
+from flide_agent.store.errors import MustLoad
 from flide_agent.store.host import Host
 from flide_agent.store.loader import Loader
 from flide_agent.store.nodes import Node, Nodes
@@ -28,7 +29,7 @@ class Finder:
         self._keep_budget = keep_budget
         self.closed = False
 
-    def find(self, keys: list[bytes], tokens: Tokens) -> Found | None:
+    def find(self, keys: list[bytes], tokens: Tokens, wait: bool) -> Found | None:
         """keys: of the grid positions to look at, ascending from 64; used up. See CheckpointStore.find."""
         load = True
         while keys:
@@ -42,6 +43,8 @@ class Finder:
                         return self._found(node, Loaded())
                     keys.pop()
                     continue
+                if not wait:
+                    raise MustLoad
                 node.pins += 1
             try:
                 loaded = self._loader.load(node, tokens, keys)

@@ -150,14 +150,14 @@ class CheckpointStore(Keeping):
 
     # --- find ---
 
-    def find(self, share_key: bytes, tokens: Tokens, at_most: int) -> Found | None:
+    def find(self, share_key: bytes, tokens: Tokens, at_most: int, *, wait: bool = True) -> Found | None:
         """The deepest usable checkpoint with m <= at_most (and <= len(tokens)) whose token ids equal tokens[:m], or None.
 
         tokens: int32 [n], a trunk from position 0. Device and disk are searched together; from disk it is loaded here, in
         the calling thread, and evicts what is worth least when memory is short. One that takes longer to load than to compute
-        from what the device has is passed over. The caller releases it.
+        from what the device has is passed over. The caller releases it. wait: False raises MustLoad instead of loading.
         """
-        return self._finder.find(self._chains.upto(share_key, tokens, at_most), tokens)
+        return self._finder.find(self._chains.upto(share_key, tokens, at_most), tokens, wait)
 
     def junction(self, share_key: bytes, tokens: Tokens) -> int:
         """The deepest grid position up to which these tokens agree with a trunk that `trace` was told of; 0 when none does.

@@ -12,7 +12,7 @@ from fake_engine import KEY, FakeEngine, FakeInfo, some_tokens
 from flide_engine.memory import PoolFull
 from flide_engine.segments import GRID
 
-from flide_agent.store import CheckpointStore
+from flide_agent.store import CheckpointStore, MustLoad
 from flide_agent.store.identity import chain, framed, identity
 
 Opened = Callable[..., CheckpointStore]
@@ -101,6 +101,22 @@ def test_restart_finds_the_same_bits(engine: FakeEngine, opened: Opened) -> None
         assert found.tier == "device"
         other = tokens.copy()
         assert not again.good(found.checkpoint, np.concatenate([other[:10] + 1, other[10:]]).astype(np.int32))
+
+
+def test_who_may_not_wait_is_told_that_it_must_be_loaded(engine: FakeEngine, opened: Opened) -> None:
+    store = opened(engine)
+    tokens = some_tokens(200)
+    grow(store, engine, tokens, [128])
+    with store.find(KEY, tokens, 200, wait=False) as found:
+        assert (found.m, found.tier) == (128, "device")
+    assert store.find(KEY, some_tokens(200) + 1, 200, wait=False) is None
+    store.flush(10)
+    store.close()
+    store = opened(FakeEngine())
+    with pytest.raises(MustLoad):
+        store.find(KEY, tokens, 200, wait=False)
+    with store.find(KEY, tokens, 200) as found:
+        assert found.tier == "disk"
 
 
 def test_loading_shares_pages_with_what_the_device_has(opened: Opened) -> None:
