@@ -227,6 +227,9 @@ class Engine:
         requests = []
         for part in group:
             original = prepared.requests[part.owner]
+            if part.segments is original.segments:
+                requests.append(original)
+                continue
             start = handed[part.owner] if part.resumes else original.checkpoint
             requests.append(Request(part.segments, start, original.share_key))
         planned = plan_round(Round(requests), self.memory.take)
@@ -265,13 +268,14 @@ class Engine:
         prepared = ticket.prepared
         try:
             for (group, planned), pending in zip(prepared.passes, ticket.pending, strict=True):
-                flat, ptr = pending.result(), planned.plan.label_ptr
+                # One copy for all, since answers outlive the place where they landed.
+                flat, ptr = pending.result().copy(), planned.plan.label_ptr.tolist()
                 sums = dict(zip(planned.plan.mass.tolist(), flat[ptr[-1] :].tolist(), strict=True))
                 for part, placement in zip(group, planned.placements, strict=True):
                     out = prepared.gathered[part.owner]
                     for origin, numbers, places in zip(part.origin, part.readouts, placement.readouts, strict=True):
                         for number, at in zip(numbers, places, strict=True):
-                            out.logits[origin][number] = flat[ptr[at] : ptr[at + 1]].copy()
+                            out.logits[origin][number] = flat[ptr[at] : ptr[at + 1]]
                             out.sums[origin][number] = sums.get(at)
         except Exception:
             self.discard(prepared)
@@ -280,7 +284,7 @@ class Engine:
         self._free_passes(prepared)
         results = tuple(
             RequestResult(
-                tuple(tuple(_present(x) for x in s) for s in g.logits),
+                tuple([tuple([_present(x) for x in s]) for s in g.logits]),
                 g.checkpoints,
                 g.computed,
                 g.shared,

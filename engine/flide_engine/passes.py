@@ -41,11 +41,21 @@ class Part:
 def split_request(owner: int, request: Request, limit: int) -> Iterator[Part]:
     """The parts of one request, in the order in which they must run. A branch with its ancestors is never cut."""
     if request.tokens() <= limit:
-        yield _part(owner, request, range(len(request.segments)))
+        yield _whole(owner, request)
         return
     roots = _root_of(request)
     for root in sorted(set(roots)):
         yield from _split_tree(owner, request, [i for i, r in enumerate(roots) if r == root], limit)
+
+
+def _whole(owner: int, request: Request) -> Part:
+    segments = request.segments
+    asked = frozenset([(i, p) for i, s in enumerate(segments) if s.saves for p in s.saves])
+    readouts = tuple([_NUMBERS[n] if (n := len(s.readouts)) < len(_NUMBERS) else tuple(range(n)) for s in segments])
+    return Part(owner, segments, tuple(range(len(segments))), readouts, asked)
+
+
+_NUMBERS = tuple(tuple(range(n)) for n in range(3))
 
 
 def _root_of(request: Request) -> list[int]:

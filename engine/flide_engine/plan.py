@@ -14,6 +14,7 @@ from flide_engine.segments import FROM_CHECKPOINT, GRID, Kind, Readout, Request,
 Int32 = npt.NDArray[np.int32]
 CONV_TAPS = 3
 """Rows before a token that the width-4 convolution reads."""
+NO_PAGES: Int32 = np.zeros(0, np.int32)
 
 
 class StoredCheckpoint(Protocol):
@@ -24,23 +25,33 @@ class StoredCheckpoint(Protocol):
     slot: int
 
 
-@dataclass(eq=False)
 class Piece:
-    """A run of the stream: a whole segment, or the shared or own part of a trunk."""
+    """A run of the stream: a whole segment, or the shared or own part of a trunk.
 
-    tokens: Int32
-    start: int
-    kind: Kind
-    parent: Piece | None
-    checkpoint: StoredCheckpoint | None
-    level: int = 0
-    users: int = 0
-    saves: dict[int, int] = field(default_factory=dict)
-    children: int = 0
-    index: int = -1
-    first_row: int = -1
-    pages: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
-    out_slot: int = -1
+    trunk: itself or the nearest ancestor that is one, None without one. locals: its local ancestors, root first.
+    """
+
+    __slots__ = (
+        "checkpoint", "children", "first_row", "index", "kind", "level", "locals", "out_slot", "pages", "parent", "saves", "start",
+        "tokens", "trunk", "users",
+    )  # fmt: skip
+
+    def __init__(
+        self, tokens: Int32, start: int, kind: Kind, parent: Piece | None, checkpoint: StoredCheckpoint | None
+    ) -> None:
+        self.tokens, self.start, self.kind, self.parent, self.checkpoint = tokens, start, kind, parent, checkpoint
+        self.level = self.users = self.children = 0
+        self.index = self.first_row = self.out_slot = -1
+        self.saves: dict[int, int] = {}
+        self.pages = NO_PAGES
+        self.trunk: Piece | None = self if kind is Kind.TRUNK else None
+        self.locals: tuple[Piece, ...] = ()
+        if parent is not None:
+            self.level = parent.level + 1
+            parent.children += 1
+            self.locals = parent.locals if parent.kind is Kind.TRUNK else (*parent.locals, parent)
+            if self.trunk is None:
+                self.trunk = parent.trunk
 
     @property
     def end(self) -> int:
@@ -163,11 +174,10 @@ def _shared_lengths(requests: Sequence[Request]) -> dict[int, tuple[int, int]]:
 
 
 class _Forest:
-    """The pieces of a round, before rows, pages and slots are given out."""
+    """The pieces of a round, before rows, pages and slots are given out. cuts: the pieces of each segment of each request."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.pieces: list[Piece] = []
-        self.ends: list[list[Piece | None]] = []
         self.cuts: list[list[list[Piece]]] = []
         shared = _shared_lengths(requests)
         heads: dict[int, Piece] = {}
@@ -175,10 +185,11 @@ class _Forest:
             checkpoint = cast("StoredCheckpoint | None", r.checkpoint)
             ends: list[Piece | None] = []
             cuts: list[list[Piece]] = []
-            for j, (s, start) in enumerate(zip(r.segments, r.starts(), strict=True)):
+            starts = r.starts()
+            for j, s in enumerate(r.segments):
                 parent = None if s.parent == FROM_CHECKPOINT else ends[s.parent]
                 made: list[Piece] = []
-                tokens = s.tokens
+                tokens, start = s.tokens, starts[j]
                 if j == 0 and i in shared:
                     group, n = shared[i]
                     if group not in heads:
@@ -191,13 +202,9 @@ class _Forest:
                     p.users += 1
                 ends.append(made[-1] if made else parent)
                 cuts.append(made)
-            self.ends.append(ends)
             self.cuts.append(cuts)
 
     def _add(self, piece: Piece) -> Piece:
-        if piece.parent is not None:
-            piece.level = piece.parent.level + 1
-            piece.parent.children += 1
         self.pieces.append(piece)
         return piece
 
@@ -211,71 +218,101 @@ def plan_round(round_: Round, take: Take) -> PlannedRound:
     requests = round_.requests
     forest = _Forest(requests)
     pieces = sorted(forest.pieces, key=lambda p: p.level)
+    lengths = [len(p.tokens) for p in pieces]
     row = 0
-    for index, p in enumerate(pieces):
+    for index, (p, n) in enumerate(zip(pieces, lengths, strict=True)):
         p.index, p.first_row = index, row
-        row += len(p.tokens)
-    for i, r in enumerate(requests):
-        for j, s in enumerate(r.segments):
+        row += n
+    for r, cuts in zip(requests, forest.cuts, strict=True):
+        for s, made in zip(r.segments, cuts, strict=True):
             for position in s.saves:
-                _piece_of(forest.cuts[i][j], position - 1).saves.setdefault(position, -1)
+                _piece_of(made, position - 1).saves.setdefault(position, -1)
+    saving = [p for p in pieces if p.saves]
     scratch = [p for p in pieces if p.children and p.end not in p.saves]
     trunks = [p for p in pieces if p.kind is Kind.TRUNK]
     page_counts = [-(-len(p.tokens) // GRID) for p in trunks]
-    save_count = sum(len(p.saves) for p in pieces)
-    pages, slots = take(sum(page_counts), len(scratch) + save_count)
-    for p, end, n in zip(trunks, np.cumsum(page_counts), page_counts, strict=True):
-        p.pages = pages[end - n : end]
+    pages, slots = take(sum(page_counts), len(scratch) + sum(len(p.saves) for p in saving))
+    at = 0
+    for p, n in zip(trunks, page_counts, strict=True):
+        p.pages = pages[at : at + n]
+        at += n
     free = iter(slots.tolist())
-    for p in pieces:
+    for p in saving:
         for position in sorted(p.saves):
             p.saves[position] = next(free)
         p.out_slot = p.saves.get(p.end, -1)
     for p in scratch:
         p.out_slot = next(free)
-    _assert_one_writer(pieces, slots)
-    readouts: list[tuple[int, Readout]] = []
-    placements = tuple(_place(r, forest.cuts[i], readouts) for i, r in enumerate(requests))
-    return PlannedRound(_metadata(pieces, row, readouts), placements, pages, slots)
+    _assert_one_writer(saving, scratch, slots)
+    readouts = _Readouts()
+    placements = tuple([_place(r, cuts, readouts) for r, cuts in zip(requests, forest.cuts, strict=True)])
+    return PlannedRound(_metadata(pieces, lengths, trunks, pages, saving, readouts), placements, pages, slots)
 
 
-def _assert_one_writer(pieces: Sequence[Piece], slots: Int32) -> None:
-    written = [slot for p in pieces for slot in p.saves.values()]
-    written += [p.out_slot for p in pieces if p.out_slot >= 0 and p.end not in p.saves]
+def _assert_one_writer(saving: Sequence[Piece], scratch: Sequence[Piece], slots: Int32) -> None:
+    written = [slot for p in saving for slot in p.saves.values()] + [p.out_slot for p in scratch]
     if len(set(written)) != len(written) or set(written) != set(slots.tolist()):
         raise AssertionError("every slot of a round must have exactly one writer")
 
 
 def _piece_of(pieces: Sequence[Piece], position: int) -> Piece:
-    return next(p for p in pieces if p.start <= position < p.end)
+    return pieces[0] if len(pieces) == 1 else next(p for p in pieces if p.start <= position < p.end)
 
 
-def _place(request: Request, cuts: list[list[Piece]], readouts: list[tuple[int, Readout]]) -> Placement:
+@dataclass(slots=True)
+class _Readouts:
+    """Rows of the stream, labels, and the numbers of those that ask for the sum over the vocabulary."""
+
+    rows: list[int] = field(default_factory=list)
+    labels: list[tuple[int, ...]] = field(default_factory=list)
+    mass: list[int] = field(default_factory=list)
+
+    def add(self, readout: Readout, row: int) -> int:
+        number = len(self.rows)
+        self.rows.append(row)
+        self.labels.append(readout.labels)
+        if readout.mass:
+            self.mass.append(number)
+        return number
+
+
+def _place(request: Request, cuts: list[list[Piece]], readouts: _Readouts) -> Placement:
     at: list[tuple[int, ...]] = []
     saves: dict[tuple[int, int], tuple[Piece, int]] = {}
     own = shared = 0
-    for j, (s, start, made) in enumerate(zip(request.segments, request.starts(), cuts, strict=True)):
-        at.append(tuple(range(len(readouts), len(readouts) + len(s.readouts))))
-        readouts.extend(_row_of(r, start, made) for r in s.readouts)
+    for j, (s, made) in enumerate(zip(request.segments, cuts, strict=True)):
+        if s.readouts:
+            start = made[0].start
+            at.append(tuple([readouts.add(r, _row_of(made, start + r.row)) for r in s.readouts]))
+        else:
+            at.append(())
         for position in s.saves:
             piece = _piece_of(made, position - 1)
             saves[j, position] = (piece, piece.saves[position])
-        own += sum(len(p.tokens) for p in made if p.users == 1)
-        shared += sum(len(p.tokens) for p in made if p.users > 1)
+        for p in made:
+            if p.users == 1:
+                own += len(p.tokens)
+            else:
+                shared += len(p.tokens)
     return Placement(tuple(at), saves, own, shared)
 
 
-def _row_of(readout: Readout, start: int, made: Sequence[Piece]) -> tuple[int, Readout]:
-    piece = _piece_of(made, start + readout.row)
-    return piece.first_row + start + readout.row - piece.start, readout
+def _row_of(made: Sequence[Piece], position: int) -> int:
+    piece = _piece_of(made, position)
+    return piece.first_row + position - piece.start
 
 
 def table_of(piece: Piece | None, checkpoint: StoredCheckpoint | None) -> Int32:
     """Pages of the trunk that `piece` is part of or hangs on, from position 0 to that trunk's end."""
-    parts = [] if checkpoint is None else [checkpoint.pages]
-    if piece is not None:
-        parts += [p.pages for p in piece.path() if p.kind is Kind.TRUNK]
-    return np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32)
+    trunk, parts = None if piece is None else piece.trunk, list[Int32]()
+    while trunk is not None:
+        parts.append(trunk.pages)
+        trunk = None if trunk.parent is None else trunk.parent.trunk
+    if checkpoint is not None:
+        parts.append(checkpoint.pages)
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts[::-1], dtype=np.int32) if parts else NO_PAGES
 
 
 def _conv_prev(piece: Piece) -> list[int]:
@@ -284,7 +321,7 @@ def _conv_prev(piece: Piece) -> list[int]:
     root = path[0].start if path else piece.start
     for position in range(piece.start - CONV_TAPS, piece.start):
         if position >= root:
-            holder = _piece_of(path, position)
+            holder = next(p for p in path if p.start <= position < p.end)
             out.append(holder.first_row + position - holder.start)
         elif piece.checkpoint is not None:
             out.append(-2 - (piece.checkpoint.slot * CONV_TAPS + position - piece.checkpoint.m + CONV_TAPS))
@@ -293,64 +330,112 @@ def _conv_prev(piece: Piece) -> list[int]:
     return out
 
 
-def _metadata(pieces: Sequence[Piece], rows: int, readouts: Sequence[tuple[int, Readout]]) -> RoundPlan:
-    i32 = np.int32
-    lengths = np.array([len(p.tokens) for p in pieces], i32)
-    kv_dst = np.full(rows, -1, i32)
-    tables: dict[tuple[int, ...], int] = {}
-    rows_of_table: list[Int32] = []
-    seg_table, seg_hist, state_in, local_ranges = [], [], [], []
+def _conv_rows(pieces: Sequence[Piece], first_row: Int32, lengths: Int32, parents: Int32) -> Int32:
+    """conv_prev of all: the last rows of the parent where it has so many, else what `_conv_prev` finds."""
+    last = first_row[parents] + lengths[parents]
+    rows = np.stack([last - CONV_TAPS + tap for tap in range(CONV_TAPS)], axis=1).astype(np.int32)
+    for i in np.flatnonzero((parents < 0) | (lengths[parents] < CONV_TAPS)).tolist():
+        rows[i] = _conv_prev(pieces[i])
+    return rows
+
+
+def _trunk_rows(trunks: Sequence[Piece], pages: Int32, rows: int) -> Int32:
+    """kv_dst: [rows]. pages: of all trunks, end to end."""
+    kv_dst = np.full(rows, -1, np.int32)
+    lengths = np.array([len(p.tokens) for p in trunks], np.int32)
+    offsets = _counted(np.zeros(len(trunks), np.int32), lengths)
+    first_page = np.cumsum([0, *(-(-lengths // GRID)).tolist()], dtype=np.int32)[:-1]
+    page = pages[np.repeat(first_page, lengths) + offsets // GRID]
+    kv_dst[np.repeat(np.array([p.first_row for p in trunks], np.int32), lengths) + offsets] = page * GRID + offsets % GRID
+    return kv_dst
+
+
+def _counted(starts: Int32, lengths: Int32) -> Int32:
+    """start, start + 1, ... of each run of these lengths, end to end."""
+    ends = np.cumsum(lengths, dtype=np.int32)
+    return np.arange(ends[-1] if len(ends) else 0, dtype=np.int32) + np.repeat(starts - ends + lengths, lengths)
+
+
+def _tables(pieces: Sequence[Piece]) -> tuple[list[int], Int32]:
+    """(row of each piece's page table, [Q, P])."""
+    known: dict[tuple[int, int], int] = {}
+    tables: list[Int32] = []
+    at = []
     for p in pieces:
-        trunk = p
-        while trunk.kind is Kind.LOCAL and trunk.parent is not None:
-            trunk = trunk.parent
-        on_trunk = trunk.kind is Kind.TRUNK
-        key = (trunk.index,) if on_trunk else (-1, id(p.checkpoint))
-        if key not in tables:
-            tables[key] = len(rows_of_table)
-            rows_of_table.append(table_of(trunk if on_trunk else None, p.checkpoint))
-        seg_table.append(tables[key])
-        base = 0 if p.checkpoint is None else p.checkpoint.m
-        seg_hist.append(p.start if p.kind is Kind.TRUNK else trunk.end if on_trunk else base)
-        state_in.append(p.parent.out_slot if p.parent is not None else -1 if p.checkpoint is None else p.checkpoint.slot)
-        local_ranges.append([(a.first_row, len(a.tokens)) for a in p.path()[:-1] if a.kind is Kind.LOCAL])
-        if p.kind is Kind.TRUNK:
-            offsets = np.arange(len(p.tokens), dtype=i32)
-            kv_dst[p.first_row : p.first_row + len(offsets)] = p.pages[offsets // GRID] * GRID + offsets % GRID
-    depth = max([1, *map(len, local_ranges)])
-    seg_locals = np.zeros((len(pieces), depth, 2), i32)
-    for i, ranges in enumerate(local_ranges):
-        if ranges:
-            seg_locals[i, : len(ranges)] = ranges
-    page_table = np.zeros((max(1, len(rows_of_table)), max([1, *map(len, rows_of_table)])), i32)
-    for i, table in enumerate(rows_of_table):
-        page_table[i, : len(table)] = table
-    saves = [sorted(p.saves.items()) for p in pieces]
-    flat = [x for per in saves for x in per]
+        key = (-1, id(p.checkpoint)) if p.trunk is None else (p.trunk.index, 0)
+        row = known.get(key)
+        if row is None:
+            row = known[key] = len(tables)
+            tables.append(table_of(p.trunk, p.checkpoint))
+        at.append(row)
+    page_table = np.zeros((max(1, len(tables)), max([1, *map(len, tables)])), np.int32)
+    for row, table in enumerate(tables):
+        page_table[row, : len(table)] = table
+    return at, page_table
+
+
+def _history(p: Piece) -> int:
+    """Trunk tokens before its own."""
+    if p.kind is Kind.TRUNK:
+        return p.start
+    if p.trunk is not None:
+        return p.trunk.end
+    return 0 if p.checkpoint is None else p.checkpoint.m
+
+
+def _state_in(p: Piece) -> int:
+    if p.parent is not None:
+        return p.parent.out_slot
+    return -1 if p.checkpoint is None else p.checkpoint.slot
+
+
+def _metadata(
+    pieces: Sequence[Piece],
+    own: Sequence[int],
+    trunks: Sequence[Piece],
+    pages: Int32,
+    saving: Sequence[Piece],
+    readouts: _Readouts,
+) -> RoundPlan:
+    i32 = np.int32
+    lengths = np.array(own, i32)
+    starts, first_row = np.array([p.start for p in pieces], i32), np.array([p.first_row for p in pieces], i32)
+    parents = np.array([-1 if p.parent is None else p.parent.index for p in pieces], i32)
+    seg_table, page_table = _tables(pieces)
+    nested = [p for p in pieces if p.locals]
+    seg_locals = np.zeros((len(pieces), max([1, *[len(p.locals) for p in nested]]), 2), i32)
+    for p in nested:
+        seg_locals[p.index, : len(p.locals)] = [(a.first_row, len(a.tokens)) for a in p.locals]
+    counts = np.zeros(len(pieces) + 1, i32)
+    for p in saving:
+        counts[p.index + 1] = len(p.saves)
+    saves = [x for p in saving for x in sorted(p.saves.items())]
+    ended = {p.index for p in saving if p.end in p.saves}
+    rows = int(lengths.sum())
     return RoundPlan(
-        token_ids=np.concatenate([np.zeros(0, i32), *[p.tokens for p in pieces]]).astype(i32),
-        positions=np.concatenate([np.zeros(0, i32), *[np.arange(p.start, p.end, dtype=i32) for p in pieces]]),
+        token_ids=np.concatenate([NO_PAGES, *[p.tokens for p in pieces]], dtype=i32),
+        positions=_counted(starts, lengths),
         row_segment=np.repeat(np.arange(len(pieces), dtype=i32), lengths),
-        kv_dst=kv_dst,
-        seg_first_row=np.array([p.first_row for p in pieces], i32),
+        kv_dst=_trunk_rows(trunks, pages, rows),
+        seg_first_row=first_row,
         seg_len=lengths,
-        seg_start=np.array([p.start for p in pieces], i32),
-        seg_parent=np.array([-1 if p.parent is None else p.parent.index for p in pieces], i32),
+        seg_start=starts,
+        seg_parent=parents,
         seg_kind=np.array([p.kind for p in pieces], i32),
         seg_level=np.array([p.level for p in pieces], i32),
-        seg_state_in=np.array(state_in, i32),
-        seg_state_out=np.array([-1 if p.end in p.saves else p.out_slot for p in pieces], i32),
-        seg_hist=np.array(seg_hist, i32),
+        seg_state_in=np.array([_state_in(p) for p in pieces], i32),
+        seg_state_out=np.array([-1 if p.index in ended else p.out_slot for p in pieces], i32),
+        seg_hist=np.array([_history(p) for p in pieces], i32),
         seg_table=np.array(seg_table, i32),
         seg_locals=seg_locals,
-        conv_prev=np.array([_conv_prev(p) for p in pieces], i32).reshape(len(pieces), CONV_TAPS),
-        save_ptr=np.cumsum([0, *map(len, saves)]).astype(i32),
-        save_pos=np.array([position for position, _ in flat], i32),
-        save_slot=np.array([slot for _, slot in flat], i32),
+        conv_prev=_conv_rows(pieces, first_row, lengths, parents) if pieces else np.zeros((0, CONV_TAPS), i32),
+        save_ptr=np.cumsum(counts, dtype=i32),
+        save_pos=np.array([position for position, _ in saves], i32),
+        save_slot=np.array([slot for _, slot in saves], i32),
         page_table=page_table,
-        readout_row=np.array([row for row, _ in readouts], i32),
-        label_ptr=np.cumsum([0, *[len(r.labels) for _, r in readouts]]).astype(i32),
-        label_ids=np.array([t for _, r in readouts for t in r.labels], i32),
-        mass=np.array([i for i, (_, r) in enumerate(readouts) if r.mass], i32),
+        readout_row=np.array(readouts.rows, i32),
+        label_ptr=np.cumsum([0, *map(len, readouts.labels)], dtype=i32),
+        label_ids=np.array([t for labels in readouts.labels for t in labels], i32),
+        mass=np.array(readouts.mass, i32),
         levels=1 + max([-1, *[p.level for p in pieces]]),
     )

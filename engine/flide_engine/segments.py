@@ -71,7 +71,7 @@ class Segment:
     readouts: tuple[Readout, ...] = ()
 
     def __len__(self) -> int:
-        return int(self.tokens.shape[0])
+        return len(self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,8 @@ class Request:
     segments: tuple[Segment, ...]
     checkpoint: CheckpointLike | None = None
     share_key: bytes = b""
+    _valid: list[tuple[int, int | None]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """(vocab_size, max_context) that it was found valid for: whoever takes it in checks, and the engine checks again."""
 
     @property
     def start(self) -> int:
@@ -94,16 +96,19 @@ class Request:
     def starts(self) -> list[int]:
         """Absolute position of each segment's first token."""
         out: list[int] = []
-        for s in self.segments:
-            out.append(self.start if s.parent == FROM_CHECKPOINT else out[s.parent] + len(self.segments[s.parent]))
+        start, segments = self.start, self.segments
+        for s in segments:
+            out.append(start if s.parent == FROM_CHECKPOINT else out[s.parent] + len(segments[s.parent].tokens))
         return out
 
     def tokens(self) -> int:
         """Tokens over all segments."""
-        return sum(len(s) for s in self.segments)
+        return sum([len(s.tokens) for s in self.segments])
 
     def validate(self, vocab_size: int, max_context: int | None = None) -> None:
         """Raise RequestError unless every rule of Segment holds and every token and label is below vocab_size."""
+        if (vocab_size, max_context) in self._valid:
+            return
         if not self.segments:
             raise RequestError("a request needs at least one segment")
         if self.start % GRID:
@@ -112,8 +117,6 @@ class Request:
             n = len(s)
             if s.tokens.dtype != np.int32 or s.tokens.ndim != 1:
                 raise RequestError(f"segment {i}: tokens must be a one-dimensional int32 array")
-            if n and int(s.tokens.view(np.uint32).max()) >= vocab_size:  # a negative id is a huge one, unsigned
-                raise RequestError(f"segment {i}: token ids must lie in 0..{vocab_size - 1}")
             if max_context is not None and start + n > max_context:
                 raise RequestError(f"segment {i} ends at {start + n} tokens, beyond the model's context of {max_context}")
             if s.kind is Kind.TRUNK:
@@ -123,13 +126,29 @@ class Request:
                     raise RequestError(f"segment {i}: a trunk cannot grow from a branch")
             elif s.saves:
                 raise RequestError(f"segment {i}: a branch takes no checkpoint")
-            if list(s.saves) != sorted(set(s.saves)) or any(p % GRID or not start < p <= start + n for p in s.saves):
+            if s.saves and (
+                list(s.saves) != sorted(set(s.saves)) or any(p % GRID or not start < p <= start + n for p in s.saves)
+            ):
                 raise RequestError(f"segment {i}: saves must be ascending multiples of {GRID} in ({start}, {start + n}]")
             for r in s.readouts:
                 if not 0 <= r.row < n:
                     raise RequestError(f"segment {i}: readout row {r.row} outside its {n} tokens")
-                if not r.labels or any(not 0 <= t < vocab_size for t in r.labels):
+                if not r.labels or min(r.labels) < 0 or max(r.labels) >= vocab_size:
                     raise RequestError(f"segment {i}: a readout needs labels, each in 0..{vocab_size - 1}")
+        self._check_tokens(vocab_size)
+        self._valid.append((vocab_size, max_context))
+
+    def _check_tokens(self, vocab_size: int) -> None:
+        """All at once; which segment is at fault is found when one is."""
+
+        def beyond(tokens: Tokens) -> bool:
+            return (
+                bool(len(tokens)) and int(tokens.view(np.uint32).max()) >= vocab_size
+            )  # a negative id is a huge one, unsigned
+
+        if beyond(np.concatenate([s.tokens for s in self.segments])):
+            i = next(i for i, s in enumerate(self.segments) if beyond(np.ascontiguousarray(s.tokens)))
+            raise RequestError(f"segment {i}: token ids must lie in 0..{vocab_size - 1}")
 
     def _checked_starts(self) -> list[int]:
         for i, s in enumerate(self.segments):
