@@ -7,61 +7,43 @@ Text and store work runs in threads, the engine in its own; the event loop only 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from flide_engine.segments import Request
+from flide_engine.segments import Request, Tokens
 
-from flide_agent.asks import ALIASES, Ask
+from flide_agent.asks import Ask
+from flide_agent.behind import Behind
 from flide_agent.decision import Decision, Served, Times
 from flide_agent.dispatch import Dispatcher, Done
-from flide_agent.errors import DeadlineExceeded, InvalidRequest, Overloaded, UnknownModel
-from flide_agent.line import Admission, Place, let_go
-from flide_agent.reader import Reader
-from flide_agent.reading import Reading, build_request, read_answers
+from flide_agent.errors import DeadlineExceeded, Overloaded
+from flide_agent.line import Admission
+from flide_agent.reader import Reader, check
+from flide_agent.reading import Outcome, Reading, Tokenised, about_step, build_request, read_answers, reply_to
 from flide_agent.retention import Retention
 from flide_agent.settings import Settings
-from flide_agent.store.report import Kind
+from flide_agent.store.errors import MustLoad
+from flide_agent.waiting import Ready, Waits
 
 if TYPE_CHECKING:
+    from flide_engine.memory import Checkpoint
+
     from flide_agent.prompts import Prompts
-    from flide_agent.sessions import Sessions
+    from flide_agent.sessions import Sessions, Step
     from flide_agent.store import CheckpointStore, Found
 
 __all__ = ["Decider", "Decision", "Served"]
 
-log = logging.getLogger("flide_agent.decide")
-
 READERS = 2
 """Requests that are read at once. Reading is Python for the most part: with more, the engine's thread would get its share of the
 interpreter too seldom, and the device would wait."""
+SHORT = 4096
+"""Characters of a state that is read where it arrives: handing it to a thread would take longer than half a millisecond of reading."""
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Ready:
-    """A request in the engine's line. found: the checkpoint that it starts from, pinned."""
-
-    reading: Reading
-    found: Found | None
-    place: Place
-
-    def give_up(self) -> None:
-        """Nobody waits for it any more."""
-        self.place.left = True
-        self.place.cancel()
-        self.place.add_done_callback(let_go)
-        self.release()
-
-    def release(self) -> None:
-        if self.found is not None:
-            self.found.release()
 
 
 class Decider:
@@ -82,7 +64,7 @@ class Decider:
         self._reading = threading.BoundedSemaphore(READERS)
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._in_turn: WeakKeyDictionary[asyncio.Lock, int] = WeakKeyDictionary()
-        self._behind: set[Future[None]] = set()
+        self._behind = Behind(store, self._threads)
         self.retention = Retention(sessions, settings.max_sessions)
         self.reader = Reader(prompts, sessions, self.retention, served, settings)
         self.watchers: list[Callable[[Decision], None]] = []
@@ -93,10 +75,7 @@ class Decider:
 
         Steps of one session run one after the other, in order of arrival; all else runs side by side.
         """
-        self._check_model(ask.model)
-        if ask.label_mass and not self.dispatcher.engine.info.label_mass:
-            message = "label mass needs a product over the whole vocabulary, which this server's engine does not compute"
-            raise InvalidRequest.at(("x_label_mass",), message, "unsupported")
+        check(ask, self.served, self.dispatcher.engine.info.label_mass)
         if ask.session is None:
             decision = await self._decide(tenant, ask, admission)
         else:
@@ -148,138 +127,157 @@ class Decider:
 
     async def settle(self) -> None:
         """Wait for what runs behind answers."""
-        while self._behind:
-            await asyncio.gather(*map(asyncio.wrap_future, list(self._behind)), return_exceptions=True)
+        await self._behind.settle()
 
     async def close(self) -> None:
         """Settle, and end the threads."""
         await self.settle()
         self._threads.shutdown(wait=True)
 
+    async def run(self, tenant: str, asked: Tokenised, admission: Admission | None = None) -> Outcome:
+        """The engine's word on a request outside sessions that was read elsewhere. Raises FlideError."""
+        times = Times(asked.arrived)
+        times.mark("render", asked.read)
+        tokens, share_key = asked.tokens, self.sessions.share_key(tenant)
+
+        def build(found: Found | None) -> Request:
+            return asked.request(tokens, found, share_key)
+
+        def begin(wait: bool) -> Waits:
+            return self._begin(share_key, tokens, build, share_key, asked.deadline, admission, times, wait)
+
+        waits = await self._at_once_or_in_thread(begin, Waits.give_up)
+        done = await self._answered(waits, times)
+        checkpoints = self._made(done)
+        self._behind.publish(waits, checkpoints)
+        times.mark("keep")
+        decision = self._decision(tenant, {}, waits, done, times, checkpoints, len(asked.lengths))
+        for watch in self.watchers:
+            watch(decision)
+        return Outcome.of(done, waits.m, decision.saved)
+
     async def _decide(self, tenant: str, ask: Ask, admission: Admission | None) -> Decision:
         times = Times(ask.arrived)
-        # One hop: what a thread does in a row costs less than what the loop hands from thread to thread.
-        ready = await self.in_thread(lambda: self._prepare(tenant, ask, admission, times), _Ready.give_up)
-        try:
-            done = await self.dispatcher.wait(ready.place)
-        finally:
-            ready.release()
-        times.mark("engine")
-        times.parts["queue"] = 1e3 * done.queued
-        times.parts["engine"] -= times.parts["queue"]
+        if ask.session is None and isinstance(ask.state, str) and len(ask.state) < SHORT:
+            reading = self._read(tenant, ask, times)
+
+            def begin(wait: bool) -> Ready:
+                return self._stand_in_line(reading, ask, admission, times, wait)
+
+            ready = await self._at_once_or_in_thread(begin, Ready.give_up)
+        else:
+            # One hop: what a thread does in a row costs less than what the loop hands from thread to thread.
+            ready = await self.in_thread(lambda: self._prepare(tenant, ask, admission, times), Ready.give_up)
+        done = await self._answered(ready.waits, times)
         if ready.reading.step is not None:
             return await _to_the_end(asyncio.wrap_future(self._threads.submit(self._finish, tenant, ready, done, times)))
         return self._finish(tenant, ready, done, times)
 
-    def _prepare(self, tenant: str, ask: Ask, admission: Admission | None, times: Times) -> _Ready:
+    async def _at_once_or_in_thread(self, work: Callable[[bool], T], undo: Callable[[T], None]) -> T:
+        """work: with False it raises MustLoad rather than wait."""
+        try:
+            return work(False)
+        except MustLoad:
+            return await self.in_thread(lambda: work(True), undo)
+
+    async def _answered(self, waits: Waits, times: Times) -> Done:
+        try:
+            done = await self.dispatcher.wait(waits.place)
+        finally:
+            waits.release()
+        times.mark("engine")
+        times.parts["queue"] = 1e3 * done.queued
+        times.parts["engine"] -= times.parts["queue"]
+        return done
+
+    def _prepare(self, tenant: str, ask: Ask, admission: Admission | None, times: Times) -> Ready:
         """Read the request, find its checkpoint, put it in the engine's line."""
+        with self._reading:
+            reading = self._read(tenant, ask, times)
+        return self._stand_in_line(reading, ask, admission, times, True)
+
+    def _read(self, tenant: str, ask: Ask, times: Times) -> Reading:
         if ask.deadline and time.perf_counter() > ask.deadline:
             raise DeadlineExceeded("the deadline passed before the request was read")
-        with self._reading:
-            reading = self.reader.read(tenant, ask)
+        reading = self.reader.read(tenant, ask)
         times.mark("render")
-        found = self.store.find(reading.share_key, reading.tokens, len(reading.tokens))
+        return reading
+
+    def _stand_in_line(self, reading: Reading, ask: Ask, admission: Admission | None, times: Times, wait: bool) -> Ready:
+        """wait: False raises MustLoad rather than load a checkpoint."""
+
+        def build(found: Found | None) -> Request:
+            return build_request(reading, found)
+
+        owner = reading.share_key + (ask.session or "").encode()
+        tokens, share_key = reading.tokens, reading.share_key
+        return Ready(reading, self._begin(share_key, tokens, build, owner, ask.deadline, admission, times, wait))
+
+    def _begin(
+        self,
+        share_key: bytes,
+        tokens: Tokens,
+        build: Callable[[Found | None], Request],
+        owner: bytes,
+        deadline: float,
+        admission: Admission | None,
+        times: Times,
+        wait: bool,
+    ) -> Waits:
+        found = self.store.find(share_key, tokens, len(tokens), wait=wait)
         try:
             times.mark("find")
-            owner = reading.share_key + (ask.session or "").encode()
-            place = self.dispatcher.enqueue(build_request(reading, found), owner, ask.deadline, admission)
+            place = self.dispatcher.enqueue(build(found), owner, deadline, admission)
         except BaseException:
             if found is not None:
                 found.release()
             raise
-        return _Ready(reading, found, place)
+        return Waits(share_key, tokens, found, place)
 
-    def _finish(self, tenant: str, ready: _Ready, done: Done, times: Times) -> Decision:
+    def _finish(self, tenant: str, ready: Ready, done: Done, times: Times) -> Decision:
         """Answers, and the new checkpoints handed on. A session's head is set before its reply leaves; publishing for
         requests outside sessions runs behind it."""
-        reading, m = ready.reading, 0 if ready.found is None else ready.found.m
+        reading, waits = ready.reading, ready.waits
         try:
-            answers, candidates = read_answers(reading, done)
+            answers, candidates = read_answers(reading, done.result.logits, done.result.sums)
         except BaseException:
             _release(done)
             raise
-        if done.together == 1:  # the seconds of a round with others are not this request's own
-            self.store.costs.computed(done.result.computed_tokens, done.seconds)
-        checkpoints = {position: c for (_, position), c in sorted(done.result.checkpoints.items())}
+        checkpoints = self._made(done)
         if (step := reading.step) is not None:
-            self.sessions.commit(step, checkpoints, m=m)
+            self.sessions.commit(step, checkpoints, m=waits.m)
             if step.opens:
                 self.retention.opened(tenant)
-        elif checkpoints or m:
-            self._run_behind(lambda: self._publish(reading, m, checkpoints))
+        else:
+            self._behind.publish(waits, checkpoints)
         times.mark("keep")
-        reply = self._reply(reading, done, m, answers, candidates, times)
+        reply = reply_to(reading, self.served, self.prompts.format, waits.m, answers, candidates)
+        if step is not None:
+            reply["x_session"] = about_step(step, waits.m, len(reading.tokens), done, times)
+        return self._decision(tenant, reply, waits, done, times, checkpoints, len(reading.branches), step)
+
+    def _made(self, done: Done) -> dict[int, Checkpoint]:
+        """New checkpoints by position; the store learns what they took."""
+        if done.together == 1:  # the seconds of a round with others are not this request's own
+            self.store.costs.computed(done.result.computed_tokens, done.seconds)
+        return {position: c for (_, position), c in sorted(done.result.checkpoints.items())}
+
+    @staticmethod
+    def _decision(
+        tenant: str, reply: dict[str, Any], waits: Waits, done: Done, times: Times, checkpoints: dict[int, Checkpoint],
+        questions: int, step: Step | None = None,
+    ) -> Decision:  # fmt: skip
         seconds = time.perf_counter() - times.start
-        found = ready.found
         return Decision(
-            tenant, reply, times.parts, time.time() - seconds, seconds, m, max(checkpoints, default=m),
-            done.result.computed_tokens + done.result.shared_tokens, "" if found is None else found.tier,
+            tenant, reply, times.parts, time.time() - seconds, seconds, waits.m, max(checkpoints, default=waits.m),
+            done.result.computed_tokens + done.result.shared_tokens, "" if waits.found is None else waits.found.tier,
             "" if step is None else step.session_id, "" if step is None else step.reason, 0 if step is None else step.common,
+            questions,
         )  # fmt: skip
 
     def request(self, tenant: str, ask: Ask) -> Request:
         """What the engine is asked for on a cold start. Blocking; for probes and measurements."""
         return build_request(self.reader.read(tenant, ask), None)
-
-    def _check_model(self, model: str | None) -> None:
-        if model is not None and model != self.served.name and model not in ALIASES:
-            raise UnknownModel(f"Unknown model: {model[:100]}; this server has {self.served.name}")
-
-    def _publish(self, reading: Reading, m: int, checkpoints: dict[int, Any]) -> None:
-        """Of a request outside sessions. A state seen once stays on the device; one that came back is written to the disk."""
-        if m:
-            self.store.resumed(reading.share_key, reading.tokens, m, None)
-        for position, checkpoint in checkpoints.items():
-            self.store.publish(reading.share_key, reading.tokens[:position], checkpoint, None, Kind.INNER)
-
-    def _run_behind(self, work: Callable[[], None]) -> None:
-        future = self._threads.submit(work)
-        self._behind.add(future)
-        future.add_done_callback(self._ended)
-
-    def _ended(self, future: Future[None]) -> None:
-        self._behind.discard(future)
-        if not future.cancelled() and (error := future.exception()) is not None:
-            log.error("publishing a checkpoint failed", exc_info=error)
-
-    def _reply(
-        self,
-        reading: Reading,
-        done: Done,
-        m: int,
-        answers: dict[str, Any],
-        candidates: dict[str, Any],
-        times: Times,
-    ) -> dict[str, Any]:
-        tokens = len(reading.tokens) + reading.branch_tokens
-        reply: dict[str, Any] = {
-            "model": self.served.name,
-            "answers": answers,
-            "usage": {"input_tokens": tokens, "output_tokens": 0, "x_cached_tokens": m},
-            "x_prompt_format": self.prompts.format,
-        }
-        if self.served.untrained:
-            reply["x_untrained"] = True
-        if reading.escaped:
-            reply["x_escaped"] = True
-        if outside := reading.outside:
-            reply["x_out_of_scope"] = outside
-        if candidates:
-            reply["x_candidates"] = candidates
-        if (step := reading.step) is not None:
-            total = 1e3 * (time.perf_counter() - times.start)
-            reply["x_session"] = {
-                "id": step.session_id,
-                "head": step.head,
-                "step": step.number,
-                "m": m,
-                "reused_tokens": m,
-                "computed_tokens": done.result.computed_tokens + done.result.shared_tokens,
-                "reason": step.reason,
-                "history_tokens": len(reading.tokens),
-                "latency": {name: round(ms, 3) for name, ms in times.parts.items()} | {"total": round(total, 3)},
-            }
-        return reply
 
 
 async def _to_the_end(work: asyncio.Future[T]) -> T:

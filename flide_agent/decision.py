@@ -32,15 +32,17 @@ class Times:
     last: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
 
-    def mark(self, part: str) -> None:
-        now = time.perf_counter()
+    def mark(self, part: str, at: float | None = None) -> None:
+        """at: of time.perf_counter, when that was; None is now."""
+        now = time.perf_counter() if at is None else at
         self.parts[part] = 1e3 * (now - (self.last or self.start))
         self.last = now
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An answered request. reply: as JSON-able data. parts: milliseconds, in order. tier: of the checkpoint, "" for none.
+    """An answered request. reply: as JSON-able data; {} where another process writes it. parts: milliseconds, in order. tier: of the
+    checkpoint, "" for none. questions: how many were asked.
 
     saved: position of the deepest new checkpoint, m when there is none. started, seconds: wall time of its beginning, and how
     long it took. common: tokens shared with the session's last history.
@@ -58,3 +60,4 @@ class Decision:
     session: str = ""
     reason: str = ""
     common: int = 0
+    questions: int = 0

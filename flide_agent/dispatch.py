@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from flide_engine.memory import Memory, PoolFull
 from flide_engine.segments import GRID, Request, RequestError, Round
 
+from flide_agent.arrivals import Arrivals
 from flide_agent.counters import Counters
 from flide_agent.errors import DeadlineExceeded, FlideError, InternalError, Overloaded, TooLong, Unavailable
 from flide_agent.flight import LEAD, Flight
@@ -79,6 +80,7 @@ class Dispatcher:
         self._line = Line(max_queue, max_queue_tokens, max_wait)
         self._wake = threading.Condition()
         self._closing = False
+        self._arrivals: Arrivals | None = None
         self._making = 0.0  # seconds that planning and launching a round take, a running mean
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
 
@@ -165,12 +167,19 @@ class Dispatcher:
 
     async def wait(self, place: Place) -> Done:
         """The answer of a request in line; see `submit`."""
+        loop = asyncio.get_running_loop()
+        if self._arrivals is None or self._arrivals.loop is not loop:
+            self._arrivals = Arrivals(loop)
+        arrivals, came = self._arrivals, loop.create_future()
+        place.add_done_callback(lambda _: arrivals.add(came))
         try:
-            return await asyncio.wrap_future(place)
+            await came
         except asyncio.CancelledError:
             place.left = True
+            place.cancel()
             place.add_done_callback(let_go)
             raise
+        return place.result()
 
     def _loop(self) -> None:
         flight: Flight | None = None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -94,29 +94,34 @@ def answer(question: Question, probabilities: npt.ArrayLike) -> dict[str, Any]:
     if p.shape != (n,) or not np.isfinite(p).all() or (p < 0).any():
         raise ValueError(f"{n} finite probabilities are needed, none negative")
     total = p.sum()
-    p = p / total if total > 0 else np.full(n, 1 / n)
+    return answer_of(question, p / total if total > 0 else np.full(n, 1 / n))
+
+
+def answer_of(question: Question, p: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """`answer` of what is normalised already. p: [n], one for each label, sums to 1."""
+    values: list[float] = p.tolist()
     if isinstance(question, Noul):
-        return {"type": "noul", "noul": float(p[0])}
+        return {"type": "noul", "noul": values[0]}
     if isinstance(question, Choice):
         return {
             "type": "choice",
-            "choice": question.options[int(p.argmax())].name,
-            "probabilities": {o.name: float(x) for o, x in zip(question.options, p, strict=True)},
-            "confidence": choice_confidence(p),
+            "choice": question.options[values.index(max(values))].name,
+            "probabilities": {o.name: x for o, x in zip(question.options, values, strict=True)},
+            "confidence": choice_confidence(values),
         }
     return {
         "type": "score",
-        "score": float(p @ np.arange(n)),
+        "score": float(p @ np.arange(len(values))),
         "legend": {str(i): level for i, level in enumerate(question.legend)},
-        "probabilities": {str(i): float(x) for i, x in enumerate(p)},
+        "probabilities": {str(i): x for i, x in enumerate(values)},
         "confidence": score_confidence(p),
     }
 
 
-def choice_confidence(p: npt.NDArray[np.float64]) -> float:
+def choice_confidence(p: Sequence[float]) -> float:
     """(max p - 1/n) / (1 - 1/n): 0 for uniform, 1 for certain. p: [n], sums to 1."""
     n = len(p)
-    return 1.0 if n == 1 else min(1.0, max(0.0, (float(p.max()) - 1 / n) / (1 - 1 / n)))
+    return 1.0 if n == 1 else min(1.0, max(0.0, (max(p) - 1 / n) / (1 - 1 / n)))
 
 
 def score_confidence(p: npt.NDArray[np.float64]) -> float:

@@ -2,77 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flide_engine.segments import Tokens
 
-from flide_agent.asks import Ask
+from flide_agent.asks import ALIASES, Ask
 from flide_agent.decision import Served
-from flide_agent.errors import InvalidRequest, TooLong
+from flide_agent.errors import InvalidRequest, TooLong, UnknownModel
 from flide_agent.messages import InputError, InputErrors
 from flide_agent.prompts.recent import RecentStates
 from flide_agent.questions import Question
 from flide_agent.reading import Branches, Reading
-from flide_agent.retention import Retention
 from flide_agent.settings import Settings
 
 if TYPE_CHECKING:
     from flide_agent.prompts import Branch, Prompts
+    from flide_agent.retention import Retention
     from flide_agent.sessions import Sessions
 
 
-class Reader:
-    """Thread-safe."""
+def check(ask: Ask, served: Served, label_mass: bool) -> None:
+    """Whether the model can be asked this. label_mass: its engine can sum over the vocabulary. Raises UnknownModel, InvalidRequest."""
+    if (model := ask.model) is not None and model != served.name and model not in ALIASES:
+        raise UnknownModel(f"Unknown model: {model[:100]}; this server has {served.name}")
+    if ask.label_mass and not label_mass:
+        message = "label mass needs a product over the whole vocabulary, which this server's engine does not compute"
+        raise InvalidRequest.at(("x_label_mass",), message, "unsupported")
 
-    def __init__(self, prompts: Prompts, sessions: Sessions, retention: Retention, served: Served, settings: Settings) -> None:
-        self.prompts, self.sessions, self.retention = prompts, sessions, retention
-        self.states = RecentStates(prompts)
+
+class StateReader:
+    """Of requests outside sessions. Thread-safe."""
+
+    def __init__(self, prompts: Prompts, served: Served, settings: Settings) -> None:
+        self.prompts, self.states = prompts, RecentStates(prompts)
         self.context, self.card, self.settings = served.context, served.card, settings
 
-    def read(self, tenant: str, ask: Ask) -> Reading:
-        """Tokens of everything. Raises InvalidRequest, HeadConflict, TooLong."""
+    def state(self, tenant: str, ask: Ask, share_key: bytes = b"") -> Reading:
+        """Tokens of everything. Raises InvalidRequest, TooLong."""
+        return self._checked(lambda branches: self._read_state(tenant, ask, share_key, branches), ask)
+
+    def _read_state(self, tenant: str, ask: Ask, share_key: bytes, branches: Branches) -> Reading:
+        trunk = self.states.trunk(tenant, ask.state)
+        escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
+        return Reading(trunk.tokens, trunk.saves, share_key, escaped, (), branches, None, self.card, ask.label_mass)
+
+    def _checked(self, read: Callable[[Branches], Reading], ask: Ask) -> Reading:
         try:
-            branches = self._branches(ask.questions)
-            if ask.session is None:
-                trunk = self.states.trunk(tenant, ask.state)
-                escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
-                reading = Reading(
-                    trunk.tokens,
-                    trunk.saves,
-                    self.sessions.share_key(tenant),
-                    escaped,
-                    (),
-                    branches,
-                    None,
-                    self.card,
-                    ask.label_mass,
-                )
-            else:
-                reading = self._read_step(tenant, ask.session, ask, branches)
+            reading = read(self._branches(ask.questions))
         except (InputError, InputErrors) as e:
             raise InvalidRequest(e.details()) from e
         except RecursionError as e:
             raise InvalidRequest.at((), "the JSON is nested too deeply", "json_invalid") from e
         self._check_lengths(reading)
         return reading
-
-    def _read_step(self, tenant: str, session: str, ask: Ask, branches: Branches) -> Reading:
-        step = self.sessions.begin(tenant, session, messages=ask.messages, append=ask.append, head=ask.head, tools=ask.tools)
-        if step.opens:
-            self.retention.check(tenant)
-        candidates: list[tuple[str, Tokens]] = []
-        escaped = step.escaped or any(b.escaped for _, _, b in branches)
-        if ask.candidates and not self.prompts.incremental:
-            # Its blocks cannot be tokenised apart from the history, so a candidate would not read as it does in the history.
-            raise InvalidRequest.at(("x_candidates",), f"this model's tokenizer allows no candidates: {self.prompts.reason}")
-        for key, messages in ask.candidates.items():
-            blocks = [self.prompts.message(step.messages + i, m) for i, m in enumerate(messages, 1)]
-            candidates.append((key, np.concatenate([b.tokens for b in blocks]).astype(np.int32)))
-            escaped = escaped or any(b.escaped for b in blocks)
-        return Reading(
-            step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step, self.card, ask.label_mass
-        )
 
     def _branches(self, questions: dict[str, Question]) -> Branches:
         faults: list[dict[str, Any]] = []
@@ -101,3 +85,34 @@ class Reader:
             raise TooLong(
                 f"the questions have {reading.branch_tokens} tokens together; this server takes {s.max_request_tokens}"
             )
+
+
+class Reader(StateReader):
+    """Of all requests. Thread-safe."""
+
+    def __init__(self, prompts: Prompts, sessions: Sessions, retention: Retention, served: Served, settings: Settings) -> None:
+        super().__init__(prompts, served, settings)
+        self.sessions, self.retention = sessions, retention
+
+    def read(self, tenant: str, ask: Ask) -> Reading:
+        """Tokens of everything. Raises InvalidRequest, HeadConflict, TooLong."""
+        if (session := ask.session) is None:
+            return self.state(tenant, ask, self.sessions.share_key(tenant))
+        return self._checked(lambda branches: self._read_step(tenant, session, ask, branches), ask)
+
+    def _read_step(self, tenant: str, session: str, ask: Ask, branches: Branches) -> Reading:
+        step = self.sessions.begin(tenant, session, messages=ask.messages, append=ask.append, head=ask.head, tools=ask.tools)
+        if step.opens:
+            self.retention.check(tenant)
+        candidates: list[tuple[str, Tokens]] = []
+        escaped = step.escaped or any(b.escaped for _, _, b in branches)
+        if ask.candidates and not self.prompts.incremental:
+            # Its blocks cannot be tokenised apart from the history, so a candidate would not read as it does in the history.
+            raise InvalidRequest.at(("x_candidates",), f"this model's tokenizer allows no candidates: {self.prompts.reason}")
+        for key, messages in ask.candidates.items():
+            blocks = [self.prompts.message(step.messages + i, m) for i, m in enumerate(messages, 1)]
+            candidates.append((key, np.concatenate([b.tokens for b in blocks]).astype(np.int32)))
+            escaped = escaped or any(b.escaped for b in blocks)
+        return Reading(
+            step.tokens, step.saves, step.share_key, escaped, tuple(candidates), branches, step, self.card, ask.label_mass
+        )

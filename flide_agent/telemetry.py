@@ -65,6 +65,6 @@ def watcher(provider: Any) -> Watcher:
 def _attributes(decision: Decision) -> dict[str, Any]:
     out: dict[str, Any] = {
         "flide.m": decision.m, "flide.computed_tokens": decision.computed_tokens, "flide.tier": decision.tier or "none",
-        "flide.questions": len(decision.reply["answers"]), "flide.request_id": request_id.get(), "flide.tenant": decision.tenant,
+        "flide.questions": decision.questions, "flide.request_id": request_id.get(), "flide.tenant": decision.tenant,
     }  # fmt: skip
     return out | ({"flide.reason": decision.reason} if decision.reason else {})

@@ -14,9 +14,10 @@ from flide_agent.api.inside import Inside
 from flide_agent.errors import FlideError, InternalError, InvalidRequest
 from flide_agent.line import Admission
 from flide_agent.logs import request_id, traceparent
+from flide_agent.reading import Outcome
 
 log = logging.getLogger("flide_agent.api")
-Work = Callable[[], Coroutine[Any, Any, Answer | None]]
+Work = Callable[[], Coroutine[Any, Any, Answer | Outcome | None]]
 
 
 class Desk:
@@ -43,6 +44,8 @@ class Desk:
 
     def _take(self, frame: f.FromFront) -> None:
         match frame:
+            case f.Run():
+                self._start(frame.id, lambda: self._run(frame))
             case f.Decide():
                 self._start(frame.id, lambda: self._decide(frame))
             case f.Admit(id, tenant):
@@ -87,10 +90,20 @@ class Desk:
             log.error("a call of a front end failed", exc_info=error)
             self.pipe.send(f.refused(id, InternalError(f"the server failed on this request ({type(error).__name__})")))
         else:
-            self.pipe.send(f.Answered(id, answer or Answer(b"")))
+            self.pipe.send(f.Ran(id, answer) if isinstance(answer, Outcome) else f.Answered(id, answer or Answer(b"")))
 
     async def _admit(self, id: int, tenant: str) -> None:
         self._admitted[id] = await self.inside.admit(tenant, 0)
+
+    async def _run(self, frame: f.Run) -> Outcome:
+        request_id.set(frame.request_id)
+        traceparent.set(frame.trace)
+        admitted = self._admitted.pop(frame.id, None)
+        try:
+            return await self.inside.run(frame.tenant, frame.asked, admitted)
+        finally:
+            if admitted is not None:
+                admitted.leave()
 
     async def _decide(self, frame: f.Decide) -> Answer:
         request_id.set(frame.request_id)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import mmap
 import signal
@@ -73,8 +72,7 @@ class Fleet:
             process = subprocess.Popen(command, pass_fds=passed, stdin=subprocess.DEVNULL, start_new_session=True)
         desk = Desk(self.inside)
         await asyncio.get_running_loop().create_unix_connection(lambda: desk.pipe, sock=ours)
-        served = dataclasses.replace(self.inside.served, card=None)  # what is answered is the engine process's
-        desk.pipe.send(f.Hello(f.settings_json(self.inside.settings), served))
+        desk.pipe.send(self.inside.hello())
         self._processes[row], self._desks[row] = process, desk
         return desk
 

@@ -19,6 +19,7 @@ from flide_agent.api.errors import encoded
 from flide_agent.asks import Ask
 from flide_agent.decision import Served
 from flide_agent.errors import FlideError, Overloaded, from_wire
+from flide_agent.reading import Outcome, Tokenised
 from flide_agent.settings import Settings
 
 T = TypeVar("T")
@@ -51,6 +52,16 @@ class Decide(Frame, frozen=True):
     id: int
     tenant: str
     ask: bytes
+    request_id: str
+    trace: str
+
+
+class Run(Frame, frozen=True):
+    """A decision outside sessions, read here."""
+
+    id: int
+    tenant: str
+    asked: Tokenised
     request_id: str
     trace: str
 
@@ -96,15 +107,23 @@ class Counted(Frame, frozen=True):
 
 
 class Hello(Frame, frozen=True):
-    """settings: JSON."""
+    """settings: JSON. label_mass: whether the engine sums over the vocabulary. tokenizer: its directory; digest: of its prompts."""
 
     settings: bytes
     served: Served
+    label_mass: bool
+    tokenizer: str
+    digest: str
 
 
 class Answered(Frame, frozen=True):
     id: int
     answer: Answer
+
+
+class Ran(Frame, frozen=True):
+    id: int
+    outcome: Outcome
 
 
 class Refused(Frame, frozen=True):
@@ -127,8 +146,8 @@ class Stop(Frame, frozen=True):
     """Accept no more, finish what runs, end."""
 
 
-FromFront = Up | Admit | Decide | Do | Follow | Next | Leave | Counted
-FromEngine = Hello | Answered | Refused | Flush | Stop
+FromFront = Up | Admit | Decide | Run | Do | Follow | Next | Leave | Counted
+FromEngine = Hello | Answered | Ran | Refused | Flush | Stop
 
 
 class Pipe(asyncio.Protocol, Generic[T]):

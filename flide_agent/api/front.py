@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 from flide_agent import logs
 from flide_agent.api import frames as f
@@ -23,6 +24,7 @@ from flide_agent.api.remote import Remote
 from flide_agent.errors import StartError
 from flide_agent.inflight import Board, Inflight
 from flide_agent.keys import keys_of
+from flide_agent.prompts import PromptError, Prompts
 
 log = logging.getLogger("flide_agent.api")
 
@@ -51,7 +53,7 @@ class Front:
         settings = f.settings_of(hello.settings)
         logs.start(settings.log_format)
         inflight = Inflight(settings.max_inflight_bytes, Board(mmap.mmap(self._memory, 0)), self._row)
-        self._backend = Remote(hello, inflight, pipe.send)
+        self._backend = Remote(hello, _prompts(hello), inflight, pipe.send)
         gate = make_app(self._backend, keys_of(settings))
         self._server = _Server(gate, settings, lambda: pipe.send(f.Up()))
         self._server.should_exit = self._stopping
@@ -80,6 +82,17 @@ class Front:
         self._stopping = True
         if self._server is not None:
             self._server.should_exit = True
+
+
+def _prompts(hello: f.Hello) -> Prompts:
+    """The engine process's prompts. Raises StartError where they are not the same any more."""
+    try:
+        prompts = Prompts.load(Path(hello.tokenizer))
+    except PromptError as e:
+        raise StartError(str(e)) from e
+    if prompts.digest != hello.digest:
+        raise StartError(f"the tokenizer in {hello.tokenizer} has changed since the engine process read it; start again")
+    return prompts
 
 
 async def _run(connection: int, listening: int, memory: int, row: int) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from flide_agent import views
 from flide_agent.api import backend as b
+from flide_agent.api import frames as f
 from flide_agent.api import streams
 from flide_agent.api.probe import probe
 from flide_agent.asks import Ask
@@ -21,6 +22,7 @@ from flide_agent.keys import TENANT, Keys
 from flide_agent.line import Admission
 from flide_agent.local import Service
 from flide_agent.metrics import Metrics
+from flide_agent.reading import Outcome, Tokenised
 
 log = logging.getLogger("flide_agent")
 T = TypeVar("T")
@@ -40,6 +42,12 @@ class Inside:
         """Brings in what other processes have counted."""
         self._keys = keys
         self._sweep: asyncio.Task[None] | None = None
+
+    def hello(self) -> f.Hello:
+        """What a front end has to know of this service."""
+        info, prompts = self.service.engine.info, self.service.decider.prompts
+        settings = f.settings_json(self.settings)
+        return f.Hello(settings, self.served, info.label_mass, str(prompts.directory), prompts.digest)
 
     async def start(self) -> None:
         if self.settings.session_seconds:
@@ -66,6 +74,10 @@ class Inside:
         assert isinstance(admitted, Admission)
         decision = await self.service.decider.decide(tenant, ask, admitted)
         return b.Answer(msgspec.json.encode(decision.reply), m=decision.m, saved=decision.saved)
+
+    async def run(self, tenant: str, asked: Tokenised, admitted: Admission | None) -> Outcome:
+        """See `Decider.run`."""
+        return await self.service.decider.run(tenant, asked, admitted)
 
     async def do(self, tenant: str, operation: b.Operation) -> b.Answer:
         decider = self.service.decider

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from flide_agent.api import backend as b
 from flide_agent.api import frames as f
@@ -14,6 +17,11 @@ from flide_agent.asks import Ask
 from flide_agent.errors import InvalidRequest, Unavailable
 from flide_agent.inflight import Inflight
 from flide_agent.logs import request_id, traceparent
+from flide_agent.reader import StateReader, check
+from flide_agent.reading import Outcome, Tokenised, reply_to
+
+if TYPE_CHECKING:
+    from flide_agent.prompts import Prompts
 
 T = TypeVar("T")
 COUNT_SECONDS = 0.05
@@ -23,12 +31,13 @@ COUNT_SECONDS = 0.05
 class Remote:
     """A `Backend`. send: to the engine process. The pipe's frames come in by `take`, its end by `lost`."""
 
-    def __init__(self, hello: f.Hello, inflight: Inflight, send: Callable[[f.Frame], None]) -> None:
+    def __init__(self, hello: f.Hello, prompts: Prompts, inflight: Inflight, send: Callable[[f.Frame], None]) -> None:
         self.settings, self.served, self.inflight = f.settings_of(hello.settings), hello.served, inflight
+        self._reader, self._label_mass = StateReader(prompts, hello.served, self.settings), hello.label_mass
         self._send = send
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="text")
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[b.Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._replies: f.Replies = []
         self._refused: list[str] = []
         self._counting: asyncio.TimerHandle | None = None
@@ -47,12 +56,14 @@ class Remote:
     async def in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def take(self, frame: f.Answered | f.Refused | f.Flush) -> None:
+    def take(self, frame: f.Answered | f.Ran | f.Refused | f.Flush) -> None:
         if isinstance(frame, f.Flush):
             self._count(frame.id)
         elif (waits := self._waiting.get(frame.id)) is not None and not waits.done():
             if isinstance(frame, f.Answered):
                 waits.set_result(frame.answer)
+            elif isinstance(frame, f.Ran):
+                waits.set_result(frame.outcome)
             else:
                 waits.set_exception(f.error_of(frame))
 
@@ -62,10 +73,11 @@ class Remote:
             if not waits.done():
                 waits.set_exception(Unavailable("the engine has ended", retry_after=1.0))
 
-    async def _call(self, id: int, frame: f.Frame) -> b.Answer:
+    async def _call(self, id: int, frame: f.Frame) -> Any:
+        """An Answer, or the Outcome of a Run."""
         if self._lost:
             raise Unavailable("the engine has ended", retry_after=1.0)
-        waits: asyncio.Future[b.Answer] = asyncio.get_running_loop().create_future()
+        waits: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[id] = waits
         self._send(frame)
         try:
@@ -86,14 +98,33 @@ class Remote:
 
     async def decide(self, tenant: str, ask: Ask, admitted: b.Admitted) -> b.Answer:
         assert isinstance(admitted, Ticket)
+        if ask.session is None:
+            return await self._run(tenant, ask, admitted)
         data = await self._json(ask, admitted.held)
         admitted.held = False
         frame = f.Decide(admitted.id, tenant, data, request_id.get(), traceparent.get())
-        return await self._call(admitted.id, frame)
+        answer: b.Answer = await self._call(admitted.id, frame)
+        return answer
+
+    async def _run(self, tenant: str, ask: Ask, admitted: Ticket) -> b.Answer:
+        """Text becomes tokens here, and logits become answers: the engine process has neither."""
+        check(ask, self.served, self._label_mass)
+        if admitted.held or not isinstance(ask.state, str) or len(ask.state) >= b.INLINE_BYTES:
+            reading = await self.in_thread(lambda: self._reader.state(tenant, ask))
+        else:
+            reading = self._reader.state(tenant, ask)
+        asked = Tokenised.of(reading, ask.arrived, ask.deadline, time.perf_counter())
+        admitted.held = False
+        frame = f.Run(admitted.id, tenant, asked, request_id.get(), traceparent.get())
+        outcome: Outcome = await self._call(admitted.id, frame)
+        answers = outcome.answers(reading)
+        reply = reply_to(reading, self.served, self._reader.prompts.format, outcome.m, answers, {})
+        return b.Answer(msgspec.json.encode(reply), m=outcome.m, saved=outcome.saved)
 
     async def do(self, tenant: str, operation: b.Operation) -> b.Answer:
         id, data = next(self._numbers), await self._json(operation, isinstance(operation, b.Prefetch))
-        return await self._call(id, f.Do(id, tenant, data, request_id.get()))
+        answer: b.Answer = await self._call(id, f.Do(id, tenant, data, request_id.get()))
+        return answer
 
     async def _json(self, value: Ask | b.Operation, long: bool) -> bytes:
         try:
@@ -111,7 +142,7 @@ class Remote:
             while True:
                 id = next(self._numbers)
                 try:
-                    event = (await self._call(id, f.Next(id, stream))).body
+                    event: bytes = (await self._call(id, f.Next(id, stream))).body
                 except Unavailable:  # the reply has begun: all that is left is to end it
                     return
                 if not event:

@@ -30,18 +30,21 @@ class Prompts:
 
     format: version of the wording. incremental: blocks are tokenised on their own (else `reason` says why whole histories are).
     vocab_size: one more than the largest token id. digest: SHA-256 (hex) over the tokenizer and the format.
-    frame_open, frame_close: the chat frame's tokens, put in by id. max_options: the most options of a choice.
+    frame_open, frame_close: the chat frame's tokens, put in by id. max_options: the most options of a choice. directory: where the
+    tokenizer was read from.
     """
 
     format = wording.FORMAT
 
-    def __init__(self, encoder: Encoder, profile: Profile, labels: Labels, frame: tuple[Tokens, Tokens], digest: str) -> None:
+    def __init__(
+        self, encoder: Encoder, profile: Profile, labels: Labels, frame: tuple[Tokens, Tokens], digest: str, directory: Path
+    ) -> None:
         self.incremental = profile.incremental
         self.reason = profile.reason
         self.vocab_size = encoder.size
         self.max_options = labels.max_options
         self.frame_open, self.frame_close = frame
-        self.digest = digest
+        self.digest, self.directory = digest, directory
         self._encoder = encoder
         self._labels = labels
         self._branches: OrderedDict[tuple[str, int, str], Branch] = OrderedDict()
@@ -63,7 +66,7 @@ class Prompts:
         labels = find_labels(encoder, _CLOSE[-1], str(path))
         encoder.forget()
         digest = hashlib.sha256(cls.format.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
-        return cls(encoder, profile, labels, frame, digest)
+        return cls(encoder, profile, labels, frame, digest, path.parent)
 
     def tools(self, tools: Sequence[object]) -> Block:
         """Block [0] of tool schemas. Raises InputError for what cannot be written as JSON."""
@@ -110,6 +113,7 @@ class Prompts:
         text = wording.state_part(wording.state_text(state))
         # The frame's text and the state are one run of text between added tokens, so they are tokenised as one.
         tokens = np.concatenate([self.frame_open[:1], self._encoder(_OPEN[1] + text)])
+        tokens.flags.writeable = False
         escaped = (0,) if self._encoder.spells_added(text) else ()
         return Trunk(tokens, (len(self.frame_open), len(tokens)), state_saves(len(tokens)), escaped)
 
