@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from flide_engine.segments import Kind, Readout, Request, Segment, Tokens
+from flide_engine.segments import LOCAL, Readout, Request, Segment, Tokens
 
 from flide_agent.errors import InternalError
 from flide_agent.questions import Question, answer_of
@@ -101,7 +101,7 @@ class Tokenised(msgspec.Struct, frozen=True, array_like=True):
         m, at, questions = 0 if found is None else found.m, 0, np.frombuffer(self.questions, np.int32)
         segments = [Segment(tokens[m:], saves=tuple([p for p in self.saves if p > m]))]
         for n, labels in zip(self.lengths, self.labels, strict=True):
-            segments.append(Segment(questions[at : at + n], 0, Kind.LOCAL, (), (Readout(n - 1, labels, self.mass),)))
+            segments.append(Segment(questions[at : at + n], 0, LOCAL, (), (Readout(n - 1, labels, self.mass),)))
             at += n
         return Request(tuple(segments), None if found is None else found.checkpoint, share_key)
 
@@ -137,7 +137,7 @@ def build_request(reading: Reading, found: Found | None) -> Request:
     segments = [Segment(reading.tokens[m:], saves=tuple(p for p in reading.saves if p > m))]
     segments += [_branch(b, 0, reading.mass) for _, _, b in reading.branches]
     for _, tokens in reading.candidates:
-        segments.append(Segment(tokens, parent=0, kind=Kind.LOCAL))
+        segments.append(Segment(tokens, parent=0, kind=LOCAL))
         at = len(segments) - 1
         segments += [_branch(b, at, reading.mass) for _, _, b in reading.branches]
     return Request(tuple(segments), checkpoint=None if found is None else found.checkpoint, share_key=reading.share_key)
@@ -145,7 +145,7 @@ def build_request(reading: Reading, found: Found | None) -> Request:
 
 def _branch(branch: Branch, parent: int, mass: bool) -> Segment:
     readout = Readout(len(branch.tokens) - 1, branch.labels, mass)
-    return Segment(branch.tokens, parent=parent, kind=Kind.LOCAL, readouts=(readout,))
+    return Segment(branch.tokens, parent=parent, kind=LOCAL, readouts=(readout,))
 
 
 def reply_to(

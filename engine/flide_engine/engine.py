@@ -15,7 +15,8 @@ import torch
 from flide_engine.memory import LAYOUT_VERSION, Checkpoint, Exported, Memory, MemoryShape, export_checkpoint, import_checkpoint
 from flide_engine.models import Model, ModelConfig, load_model
 from flide_engine.passes import Part, pack, split_request
-from flide_engine.plan import Int32, PlannedRound, RoundPlan, plan_round, table_of
+from flide_engine.pieces import table_of
+from flide_engine.plan import Int32, PlannedRound, RoundPlan, plan_round
 from flide_engine.segments import GRID, LabelMassUnsupported, Request, Round
 from flide_engine.selftest import SelfTest
 
@@ -236,13 +237,20 @@ class Engine:
         prepared.passes.append((group, planned))
         prepared.staged.append(self._forward.stage(planned.plan))
         prepared.tokens += planned.plan.rows
+        kept = [
+            (table_of(piece, piece.checkpoint)[: position // GRID], slot)
+            for placement in planned.placements
+            for (_, position), (piece, slot) in placement.saves.items()
+        ]
+        if kept:
+            self.memory.retain(np.concatenate([pages for pages, _ in kept]), np.array([slot for _, slot in kept], np.int32))
+        handles = iter(kept)
         for part, placement in zip(group, planned.placements, strict=True):
             out = prepared.gathered[part.owner]
             out.computed += placement.own
             out.shared += placement.shared
-            for (segment, position), (piece, slot) in placement.saves.items():
-                pages = table_of(piece, piece.checkpoint)[: position // GRID]
-                self.memory.retain(pages, np.array([slot], np.int32))
+            for segment, position in placement.saves:
+                pages, slot = next(handles)
                 handle = Checkpoint(self.memory, position, pages, slot)
                 asked = (segment, position) in part.asked
                 if asked:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flide_engine.plan import Int32, common_prefix
-from flide_engine.segments import FROM_CHECKPOINT, GRID, Kind, Request, Segment
+from flide_engine.pieces import common_prefix
+from flide_engine.plan import Int32
+from flide_engine.segments import FROM_CHECKPOINT, GRID, TRUNK, Request, Segment
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _part(owner: int, request: Request, members: Iterable[int], first: Segment |
 def _split_tree(owner: int, request: Request, members: Sequence[int], limit: int) -> Iterator[Part]:
     root = members[0]
     trunk, start = request.segments[root], request.start
-    if trunk.kind is not Kind.TRUNK or sum(len(request.segments[i]) for i in members) <= limit:
+    if trunk.kind is not TRUNK or sum(len(request.segments[i]) for i in members) <= limit:
         yield _part(owner, request, members)
         return
     step = max(GRID, limit // GRID * GRID)
@@ -152,6 +153,6 @@ def pack(parts: Sequence[Part], requests: Sequence[Request], limit: int) -> list
 
 def _share_key(part: Part, request: Request) -> tuple[bytes, int, bytes] | None:
     s = part.segments[0]
-    if not request.share_key or s.kind is not Kind.TRUNK or part.resumes or len(s) < GRID:
+    if not request.share_key or s.kind is not TRUNK or part.resumes or len(s) < GRID:
         return None
     return request.share_key, id(request.checkpoint), s.tokens[:GRID].tobytes()

@@ -8,7 +8,7 @@ import numpy as np
 
 from flide_engine.cuda.capacity import SMALLEST, row_capacity
 from flide_engine.kernels.gdn_chunks import chunk_capacity
-from flide_engine.kernels.tiles import segment_spans
+from flide_engine.kernels.tiles import MOST_SPANS
 from flide_engine.plan import Int32, RoundPlan
 from flide_engine.segments import GRID, Kind
 
@@ -70,7 +70,7 @@ class PassShape:
 
 def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
     """The shape that serves a plan."""
-    spans = segment_spans(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, first_split)
+    keys = np.where(plan.seg_kind == 0, plan.seg_start + plan.seg_len, plan.seg_hist)  # trunk tokens that a last row sees
     rows, readouts = row_capacity(plan.rows), len(plan.readout_row)
     trunks, locals_ = by_level(plan, Kind.TRUNK), by_level(plan, Kind.LOCAL)
     segments = power_of_two(len(plan.seg_len), FEWEST_SEGMENTS)
@@ -82,13 +82,25 @@ def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
         trunk_levels=len(trunks),
         local_levels=len(locals_),
         depth=power_of_two(plan.seg_locals.shape[1]),
-        spans=int(spans.max(initial=1)),
+        spans=_spans(int(keys.max(initial=0)), first_split),
         most_labels=power_of_four(int(np.diff(plan.label_ptr).max(initial=0)), FEWEST_LABELS),
     )
 
 
+def _spans(keys: int, first_split: int) -> int:
+    """`spans_of` one number: more keys never have fewer spans."""
+    return 1 + sum([(first_split << i) < keys for i in range(MOST_SPANS - 1)])
+
+
 def by_level(plan: RoundPlan, kind: Kind) -> list[Int32]:
     """Segments of a kind, one array for each level that has any, levels ascending."""
+    known: dict[Kind, list[Int32]] = plan.__dict__.setdefault("_by_level", {})  # asked for twice a pass
+    if kind not in known:
+        known[kind] = _by_level(plan, kind)
+    return known[kind]
+
+
+def _by_level(plan: RoundPlan, kind: Kind) -> list[Int32]:
     own = np.flatnonzero(plan.seg_kind == kind).astype(np.int32)
     levels = plan.seg_level[own]
     if not len(own):

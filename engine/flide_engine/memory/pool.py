@@ -73,6 +73,15 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.from_numpy(raw[offset : offset + nbytes]).view(dtype).view(shape)
 
 
+def _pop(free: list[int], count: int) -> Indices:
+    """The last ones, the very last first."""
+    if not count:
+        return np.zeros(0, np.int32)
+    taken = np.array(free[: -count - 1 : -1], np.int32)
+    del free[-count:]
+    return taken
+
+
 class Memory:
     """Pools on one device, with reference counts per index. Taking, retaining and releasing are thread-safe.
 
@@ -107,17 +116,16 @@ class Memory:
             missing = (max(0, pages - len(self._free_pages)), max(0, slots - len(self._free_slots)))
             if any(missing):
                 raise PoolFull(*missing)
-            p = np.array([self._free_pages.pop() for _ in range(pages)], np.int32)
-            s = np.array([self._free_slots.pop() for _ in range(slots)], np.int32)
+            p, s = _pop(self._free_pages, pages), _pop(self._free_slots, slots)
             self._page_refs[p] = 1
             self._slot_refs[s] = 1
             return p, s
 
     def retain(self, pages: Indices, slots: Indices) -> None:
-        """One more reference to each of these (distinct) indices."""
+        """One more reference to each of these indices, for each time that it is named."""
         with self._lock:
-            self._page_refs[pages] += 1
-            self._slot_refs[slots] += 1
+            np.add.at(self._page_refs, pages, 1)
+            np.add.at(self._slot_refs, slots, 1)
 
     def release(self, pages: Indices, slots: Indices) -> None:
         """One reference less to each of these (distinct) indices; what nobody holds any more is free."""
@@ -126,10 +134,12 @@ class Memory:
                 (self._page_refs, self._free_pages, pages),
                 (self._slot_refs, self._free_slots, slots),
             ):
-                refs[indices] -= 1
-                if (refs[indices] < 0).any():
+                if not len(indices):
+                    continue
+                refs[indices] = left = refs[indices] - 1
+                if left.min() < 0:
                     raise RuntimeError("a page or slot was released more often than it was retained")
-                free.extend(int(i) for i in indices[refs[indices] == 0])
+                free.extend(indices[left == 0].tolist())
 
     def free(self) -> tuple[int, int]:
         """(free pages, free slots)."""
