@@ -5,25 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 RESERVE = 32 << 20
 """Bytes that stay free on the file system: the index needs room to record deletions."""
 SMALL = 1 << 16
-SPARE = 512
-"""Files of at most SMALL bytes that a store which goes with its process keeps to be written anew: 32 MiB at most."""
+KEPT = 32 << 20
+"""Bytes of objects of at most SMALL that a store which goes with its process has in memory."""
 
 
 class FileSource:
     """A file opened for reading; closes it at the end of a with block. See objects.Source."""
 
-    def __init__(self, fd: int, closed: Callable[[], None] | None = None) -> None:
-        """Takes over the descriptor. closed: called once it is closed."""
-        self._fd, self._closed = fd, closed
+    def __init__(self, fd: int) -> None:
+        """Takes over the descriptor."""
+        self._fd = fd
         try:
             self.size = os.fstat(fd).st_size
         except OSError:
@@ -41,10 +40,29 @@ class FileSource:
 
     def close(self) -> None:
         os.close(self._fd)
-        if self._closed is not None:
-            self._closed()
 
     def __enter__(self) -> FileSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MemorySource:
+    """The same of an object in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self.size = memoryview(data), len(data)
+
+    def read_into(self, offset: int, into: memoryview) -> int:
+        part = self._data[offset : offset + len(into)]
+        into[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def __enter__(self) -> MemorySource:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +163,7 @@ class Files:
             return False
         return True
 
-    def get(self, name: str) -> FileSource:
+    def get(self, name: str) -> FileSource | MemorySource:
         """A file opened for reading, never through a symbolic link. Raises OSError."""
         return FileSource(os.open(self._at(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
@@ -153,6 +171,9 @@ class Files:
         """Those of the names that are there: a file has its name only once it is whole."""
         listing = self.listing()
         return {name for name in names if name in listing}
+
+    def close(self) -> None:
+        """Nothing is put any more. All of it is in its place already."""
 
     def _fsync_dir(self, path: str) -> None:
         if not self.synced:
@@ -165,71 +186,51 @@ class Files:
 
 
 class UnsyncedFiles(Files):
-    """For a store that goes with its process: nothing waits for the disk. The end of the process loses nothing, that of the machine may.
+    """For a store that goes with its process: nothing waits for the disk. Closing it loses nothing, the end of the machine may.
 
-    Small files of removed objects are kept and written anew: to make and to remove a file takes several times as long as to fill it.
+    Small objects stay in memory, up to KEPT bytes, until it closes: a file costs several times as much as what is in it. Who kills
+    the process loses those.
     """
 
     synced = False
 
     def __init__(self, objects: Path) -> None:
         super().__init__(objects)
-        self._spare: list[str] = []
-        self._numbers = itertools.count()
-        self._readers = 0
+        self._small: dict[str, bytes] = {}
+        self._kept = 0
         self._lock = threading.Lock()
 
-    def prepare(self) -> None:
-        super().prepare()
-        spare = self.objects / "spare"
-        spare.mkdir(mode=0o700, exist_ok=True)
-        for left in spare.iterdir():
-            left.unlink()
-
     def put(self, kind: str, chunks: Iterable[bytes | memoryview], size: int) -> str:
-        if size > SMALL:
+        if size > SMALL or self._kept + size > KEPT:
             return super().put(kind, chunks, size)
-        self._check_free(size)
         data = b"".join(chunks)
         name = f"{hashlib.sha256(data).hexdigest()}.{kind}"
-        at = self._spare.pop() if self._spare else self._at(f"00new.{kind}.tmp")
-        try:
-            fd = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                self._write(fd, memoryview(data))
-                os.ftruncate(fd, len(data))
-            finally:
-                os.close(fd)
-            self._rename(at, self._at(name))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(at)
-            raise
+        with self._lock:
+            self._forget(name)
+            self._small[name] = data
+            self._kept += len(data)
         return name
 
     def delete(self, name: str) -> bool:
-        at = self._at(name)
-        try:
-            # A reader has the file for as long as it is open: nothing else may be written into it then.
-            with self._lock:
-                if not self._readers and len(self._spare) < SPARE and os.stat(at).st_size <= SMALL:
-                    spare = f"{self._root}/spare/{next(self._numbers)}"
-                    os.rename(at, spare)
-                    os.truncate(spare, 0)  # what was removed is in no file any more
-                    self._spare.append(spare)
-                    return True
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
+        with self._lock:
+            self._forget(name)
         return super().delete(name)
 
-    def get(self, name: str) -> FileSource:
-        with self._lock:
-            source = FileSource(os.open(self._at(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), self._read)
-            self._readers += 1
-        return source
+    def get(self, name: str) -> FileSource | MemorySource:
+        data = self._small.get(name)
+        return super().get(name) if data is None else MemorySource(data)
 
-    def _read(self) -> None:
-        with self._lock:
-            self._readers -= 1
+    def listing(self) -> dict[str, str]:
+        return super().listing() | {name: name[:2] for name in list(self._small)}
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # the next start finds what is missing
+            for name, data in list(self._small.items()):
+                super().put(name.rpartition(".")[2], [data], len(data))
+                self._forget(name)
+
+    def _forget(self, name: str) -> bool:
+        """Whether it was in memory. Under the lock."""
+        data = self._small.pop(name, None)
+        self._kept -= 0 if data is None else len(data)
+        return data is not None

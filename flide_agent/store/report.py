@@ -96,7 +96,8 @@ class StoreStats:
 
     mode: "ro" while the disk refuses writes; requests go on, new checkpoints stay on the device only.
     writes_dropped: checkpoints that were not written because the queue was full, the disk read-only, or memory was needed;
-        writes_failed: a write was tried and failed. corrupt: payloads that failed a check and were dropped, never served.
+        or later steps had made them superfluous (in a store that goes with its process). writes_failed: a write was tried and
+        failed. corrupt: payloads that failed a check and were dropped, never served.
     loads_passed_over: deeper checkpoints on disk that would have taken longer to load than to compute.
     host_*: copies in host memory of what is on disk; evicted_host counts files.
     tokens_found: sum of m over all finds. map_used: fraction of the index map in use.

@@ -31,6 +31,8 @@ from flide_agent.store.writer import Writer
 log = logging.getLogger("flide_agent.store")
 
 CLOSE_WAIT = 30.0
+GATHERED = 8
+"""A store that goes with its process lets writes come together until one in so many of the engine's slots waits for them."""
 
 
 class CheckpointStore(Keeping):
@@ -59,11 +61,12 @@ class CheckpointStore(Keeping):
         nodes, costs, counters = Nodes(), Costs(), Counters()
         self._host = Host(host_bytes, wants_pinned(engine.info.device), costs)
         self._room = Room(nodes, limits, costs)
-        writer = Writer(Disk(nodes, index, files, self._host, engine, own), self._room, counters)
+        patience = 0 if files.synced else engine.info.slots // GATHERED
+        writer = Writer(Disk(nodes, index, files, self._host, engine, own), self._room, counters, patience)
         super().__init__(nodes, index, writer, own, costs, counters, device_bytes)
         loader = Loader(Reading(nodes, index, files, self._host), engine, writer, costs, counters, self.relieve)
         self._finder = Finder(nodes, self._host, loader, costs, counters, self._keep_budget)
-        self.engine, self._owner, self._own = engine, owner, own
+        self.engine, self._owner, self._own, self._files = engine, owner, own, files
         self.notes: tuple[str, ...] = ()
         secret = index.read("meta", b"secret")
         if secret is None:
@@ -207,5 +210,6 @@ class CheckpointStore(Keeping):
             self._closed = self._finder.closed = True
             for node in list(self._nodes.device.values()):
                 self._nodes.leave_device(node)
+        self._files.close()
         self.index.close()
         self._owner.release()

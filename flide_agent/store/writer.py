@@ -23,7 +23,7 @@ from flide_agent.store.nodes import Node, encode_record
 from flide_agent.store.payload import PayloadError
 from flide_agent.store.queue import Queue
 from flide_agent.store.removal import Removal, rows
-from flide_agent.store.report import Mode
+from flide_agent.store.report import Kind, Mode
 from flide_agent.store.room import Room
 
 log = logging.getLogger("flide_agent.store")
@@ -34,12 +34,16 @@ COUNTED = 10.0
 
 
 class Writer:
-    """Jobs run in the order they come. Start it with `start`; `close` ends it."""
+    """Jobs run in the order they come. Start it with `start`; `close` ends it.
 
-    def __init__(self, disk: Disk, room: Room, counters: Counters) -> None:
+    patience: see Queue. With any, a checkpoint that later steps have made an OLD one before its turn comes is not written.
+    """
+
+    def __init__(self, disk: Disk, room: Room, counters: Counters, patience: int = 0) -> None:
         self.disk, self.room, self.counters = disk, room, counters
         self.mode: Mode = "rw"
-        self.queue = Queue()
+        self.queue = Queue(patience)
+        self._patient = patience > 0
         self._pause = FIRST_PAUSE
         self._retry_at = self._counted_at = 0.0
         self._commit_refused = False
@@ -160,7 +164,8 @@ class Writer:
         return True
 
     def _put(self, put: Put, batch: Batch) -> None:
-        if self.mode == "ro" and time.monotonic() < self._retry_at:
+        refused = self.mode == "ro" and time.monotonic() < self._retry_at
+        if refused or (self._patient and put.node.kind is Kind.OLD):
             with self.disk.nodes.lock:
                 put.cancel()
             self.disk.finish(put)

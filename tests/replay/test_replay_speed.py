@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from flide_agent.replay.records import Problem, Run, Step
 from flide_agent.replay.walk import Walk
 from flide_agent.replies import Reply
 from flide_agent.settings import Settings
+from flide_agent.store import files as store_files
 from flide_agent.store import identity
 from flide_agent.store.files import UnsyncedFiles
 from flide_agent.store.identity import Chains, chain
@@ -122,45 +122,30 @@ def test_keys_of_a_trunk_that_goes_on_are_those_of_one_read_alone(monkeypatch: p
     asked(whole, bytes(32))  # another tenant's are others
 
 
-def test_files_of_removed_objects_are_written_anew(tmp_path: Path) -> None:
+def test_small_objects_stay_in_memory_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_files, "KEPT", 11_000)
     files = UnsyncedFiles(tmp_path)
     files.prepare()
     first = files.put("kv", [b"a" * 5000, b"b"], 5001)
-    made = os.stat(files.path(first)).st_ino
-    assert files.delete(first)
+    assert files.put("kv", [b"a" * 5000, b"b"], 5001) == first
+    beyond, large = files.put("kv", [b"e" * 7000], 7000), files.put("kv", [b"d" * 70_000], 70_000)
+    assert {path.name for path in tmp_path.rglob("*.kv")} == {beyond, large}
+    assert set(files.listing()) == files.exists([first, beyond, large]) == {first, beyond, large}
+    with files.get(first) as source:
+        assert files.delete(first)
+        assert source.read_into(0, memoryview(into := bytearray(5001))) == 5001  # whoever has it open reads on
+        assert into == b"a" * 5000 + b"b"
     assert files.exists([first]) == set()
-    assert [left.stat().st_size for left in (tmp_path / "spare").iterdir()] == [0], "what was removed lies in no file"
     with pytest.raises(FileNotFoundError):
         files.get(first)
-    second = files.put("state", [b"c" * 10], 10)
-    assert os.stat(files.path(second)).st_ino == made
-    assert read(files, second) == b"c" * 10  # and nothing of what was there
     assert files.delete(first)
-    assert files.put("state", [b"c" * 10], 10) == second
+    second = files.put("state", [b"c" * 10], 10)
     assert read(files, second) == b"c" * 10
-    # The next start has no use for the spare ones, and finds the others.
-    files.delete(second)
-    third = files.put("kv", [b"d" * 70_000], 70_000)
-    assert len(os.listdir(tmp_path / "spare")) == 1
+    files.close()
     again = UnsyncedFiles(tmp_path)
     again.prepare()
-    assert os.listdir(tmp_path / "spare") == []
-    assert set(again.listing()) == {third}
-
-
-def test_a_file_that_is_being_read_is_not_written_to(tmp_path: Path) -> None:
-    files = UnsyncedFiles(tmp_path)
-    files.prepare()
-    name = files.put("kv", [b"a" * 100], 100)
-    with files.get(name) as source:
-        assert files.delete(name)
-        files.put("kv", [b"b" * 100], 100)
-        into = bytearray(100)
-        assert source.read_into(0, memoryview(into)) == 100
-        assert into == b"a" * 100
-    other = files.put("kv", [b"c" * 100], 100)
-    assert files.delete(other)
-    assert len(os.listdir(tmp_path / "spare")) == 1
+    assert set(again.listing()) == {beyond, large, second}
+    assert [read(again, name)[:1] for name in (beyond, large, second)] == [b"e", b"d", b"c"]
 
 
 def read(files: UnsyncedFiles, name: str) -> bytes:

@@ -25,6 +25,7 @@ class FakeInfo:
     device: str = "cpu"
     layout_version: int = LAYOUT_VERSION
     numerics: str = "fake-1"
+    slots: int = 64
 
 
 class FakeEngine:
