@@ -91,9 +91,13 @@ class LiveSession:
         last = self.current.blocks
         for message in messages:
             previous, index, digest = blocks[-1], len(blocks), message.digest()
+            there = last[index] if index < len(last) and last[index].digest == digest else None
+            if there is not None and there.parent == previous.id:
+                blocks.append(there)
+                continue
             block = self.blocks.get(next_id(previous.id, digest))
-            if block is None and index < len(last) and last[index].digest == digest:
-                block = moved(last[index], previous)
+            if block is None and there is not None:
+                block = moved(there, previous)
             blocks.append(block or message_block(prompts, previous, index, message, digest))
         return assemble(prompts, blocks, self.current)
 

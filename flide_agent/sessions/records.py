@@ -84,8 +84,8 @@ def encode_block(block: Block) -> bytes:
 
 def sealed(record: BlockRecord) -> bytes:
     """The record with its checksum."""
-    bare = _encoder.encode(msgspec.structs.replace(record, crc=0))
-    return _encoder.encode(msgspec.structs.replace(record, crc=zlib.crc32(bare)))
+    bare = _encoder.encode(msgspec.structs.replace(record, crc=0) if record.crc else record)
+    return bare[:-1] + _encoder.encode(zlib.crc32(bare))  # the checksum is the last field, and 0 is one byte
 
 
 def checked_block(own: bytes, value: bytes) -> BlockRecord | None:

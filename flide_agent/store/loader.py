@@ -99,7 +99,9 @@ class Loader:
 
 
 def own_copy(tokens: Tokens, m: int) -> Tokens:
-    """The first m ids, which nobody changes any more."""
+    """The first m ids, which nobody changes any more: of an array that nobody writes to a view, unless it would keep much more alive."""
+    if tokens.base is None and not tokens.flags.writeable and len(tokens) <= 2 * m:
+        return tokens[:m]
     copy = np.array(tokens[:m], np.int32)
     copy.flags.writeable = False
     return copy
