@@ -23,7 +23,8 @@ import msgspec
 
 from flide_agent import asks, views
 from flide_agent.card import Card, CardError
-from flide_agent.decide import Decider, Served
+from flide_agent.decide import Served
+from flide_agent.direct import Direct, Hand, Turns
 from flide_agent.dispatch import Dispatcher
 from flide_agent.errors import StartError
 from flide_agent.inflight import Inflight
@@ -93,9 +94,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
 class Service:
     """Engine, prompts, store, sessions, dispatcher and decider, wired. Made by `open`; `close` ends all of it in order."""
 
-    def __init__(
-        self, settings: Settings, engine: Engine, store: CheckpointStore, sessions: Sessions, decider: Decider
-    ) -> None:
+    def __init__(self, settings: Settings, engine: Engine, store: CheckpointStore, sessions: Sessions, decider: Direct) -> None:
         self.settings, self.engine, self.store, self.sessions, self.decider = settings, engine, store, sessions, decider
         self.dispatcher, self.served = decider.dispatcher, decider.served
         self.inflight = Inflight(settings.max_inflight_bytes)
@@ -142,7 +141,7 @@ class Service:
             max_wait=settings.max_wait_seconds,
         )
         dispatcher.start()
-        decider = Decider(served, prompts, store, sessions, dispatcher, settings)
+        decider = Direct(served, prompts, store, sessions, dispatcher, settings)
         return cls(settings, engine, store, sessions, decider)
 
     def report(self) -> dict[str, Any]:
@@ -193,6 +192,7 @@ class LocalService:
         self.tenant = TENANT
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="service", daemon=True)
+        self._turns, self._hand = Turns(), Hand()
         self._cleanup = contextlib.ExitStack()
         self._service: Service | None = None
 
@@ -204,6 +204,7 @@ class LocalService:
                 settings = msgspec.structs.replace(settings, store=Path(folder) / "store", synced=False)
             self._service = Service.open(settings)
             self._thread.start()
+            self._hand.start()
             stack.callback(self._stop)
             self._cleanup = stack.pop_all()
         return self
@@ -217,6 +218,7 @@ class LocalService:
 
     def _stop(self) -> None:
         self._wait(self.service.close())
+        self._hand.close(self.settings.shutdown_seconds)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -238,7 +240,17 @@ class LocalService:
         return twin
 
     def _decide(self, ask: asks.Ask) -> Reply:
-        return msgspec.convert(self._wait(self.service.decider.decide(self.tenant, ask)).reply, Reply)
+        decider, tenant = self.service.decider, self.tenant
+
+        def work() -> dict[str, Any]:
+            with self._turn(ask.session):
+                return decider.decide_here(tenant, ask).reply
+
+        return msgspec.convert(self._hand(work), Reply)
+
+    def _turn(self, session: str | None) -> contextlib.AbstractContextManager[object]:
+        """Held while something is done with a session: its steps and its end come one after the other."""
+        return contextlib.nullcontext() if session is None else self._turns.of((self.tenant, session))
 
     def systemone(
         self,
@@ -279,13 +291,15 @@ class LocalService:
         tools: Sequence[Any] | None = None,
     ) -> Prefetched:
         ask = asks.parse_prefetch(prefetch_body(messages, append, head, tools), session, self.settings)
-        return msgspec.convert(self._wait(self.service.decider.prefetch(self.tenant, ask)), Prefetched)
+        with self._turn(ask.session):
+            return msgspec.convert(self._wait(self.service.decider.prefetch(self.tenant, ask)), Prefetched)
 
     def open_session(
         self, session: str | None = None, *, metadata: Mapping[str, Any] | None = None, tools: Sequence[Any] | None = None
     ) -> dict[str, Any]:
         opening = asks.parse_opening(open_body(session, metadata, tools))
-        return self._wait(views.open_session(self.service.decider, self.tenant, opening))
+        with self._turn(opening.id):
+            return self._wait(views.open_session(self.service.decider, self.tenant, opening))
 
     def sessions(self) -> list[dict[str, Any]]:
         """All sessions, without their steps."""
@@ -302,7 +316,9 @@ class LocalService:
 
     def fork(self, session: str, into: str | None = None) -> dict[str, Any]:
         opening = asks.parse_opening({"id": into})
-        return self._wait(views.fork(self.service.decider, self.tenant, session, opening))
+        with self._turn(session):
+            return self._wait(views.fork(self.service.decider, self.tenant, session, opening))
 
     def delete(self, session: str) -> None:
-        self._wait(views.delete(self.service.decider, self.tenant, session))
+        with self._turn(session):
+            self._wait(views.delete(self.service.decider, self.tenant, session))

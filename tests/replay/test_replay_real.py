@@ -143,7 +143,7 @@ def test_every_step_of_every_shared_file(shared: Path, bar: Callable[..., None])
 
 
 def test_the_checks_can_fail(local: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local.service.store, "find", lambda *_: None)
+    monkeypatch.setattr(local.service.store, "find", lambda *_, **more: None)
     seen = replayed(local, EXAMPLE, steps=(1, 3))
     assert len(seen.wrong) == 2
     assert all("tokens in common" in text for text in seen.wrong)

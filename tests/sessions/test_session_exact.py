@@ -248,7 +248,7 @@ def test_another_trunks_checkpoint_is_noticed(
     real = CheckpointStore.find
     other = trunk(house, second)
 
-    def swapped(store: CheckpointStore, share_key: bytes, tokens: Any, at_most: int) -> Any:
+    def swapped(store: CheckpointStore, share_key: bytes, tokens: Any, at_most: int, *, wait: bool = True) -> Any:
         found = real(store, share_key, tokens, at_most)
         wrong = real(store, share_key, other, at_most if found is None else found.m)
         if found is not None:
