@@ -83,6 +83,7 @@ def _walk(options: Options, pack: Pack, labels: Labels, past: Resumed | None, se
         window=None if options.keep else WINDOW,
         past=past,
         inside=options.url is None and _inside(service),
+        served=options.url is not None,
     )
 
 

@@ -29,13 +29,11 @@ class Ear:
 
     def hear(self, messages: Sequence[Wire]) -> list[Any]:
         """The same messages; one that the service would refuse stays as it is, so that the service says why."""
-        return [self._one(m) for m in messages]
-
-    def _one(self, raw: Wire) -> Any:
-        known = self._heard.get(id(raw))
-        if known is None:
-            known = self._heard[id(raw)] = (raw, _form(raw))  # the message is kept, and so its id stays its own
-        return known[1]
+        known = self._heard
+        for raw in messages:
+            if id(raw) not in known:
+                known[id(raw)] = raw, _form(raw)  # the message is kept, and so its id stays its own
+        return [known[id(raw)][1] for raw in messages]
 
 
 def _form(raw: Wire) -> Any:

@@ -5,7 +5,6 @@ Runs are written as they are through, so memory holds one run of each agent and 
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ from flide_agent.replay.pack import Pack
 from flide_agent.replay.page_run import OpenRun
 from flide_agent.replay.questions import TITLES
 from flide_agent.replay.records import Problem
+from flide_agent.replay.report import written
 from flide_agent.replay.text import plain
 from flide_agent.replay.totals import Totals
 
@@ -133,7 +133,7 @@ class Page:
 
     def _data(self, name: str, value: Any) -> None:
         # Inside a script element only "</" and "<!--" could end or nest it; in JSON a "<" may be written as an escape.
-        text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+        text = written(value).replace("<", "\\u003c")
         self._write(f'<script type="application/json" id="{name}">{text}</script>\n')
 
     def _write(self, text: str) -> None:

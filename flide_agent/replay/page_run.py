@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 from flide_agent.replay.decision import Decision
@@ -63,7 +64,7 @@ class OpenRun:
 
     def _step(self, d: Decision, keep: bool) -> tuple[dict[str, Any], int]:
         now = d.step.messages
-        same = 0
+        same = len(self._before) if len(now) >= len(self._before) and all(map(is_, now, self._before)) else 0
         while same < min(len(now), len(self._before)) and (now[same] is self._before[same] or now[same] == self._before[same]):
             same += 1
         new, took = [], 0

@@ -101,7 +101,8 @@ class Screen:
             self._print(self.layout.header(), "dim")
             self.waiting_for_first = False
         self._print(self.layout.row(event), _REASONS.get(event.reason, ""))
-        self.progress.advance(self.task)
+        if self.live:
+            self.progress.advance(self.task)
 
     def _problem(self, event: Problem) -> None:
         text = self.shown.say(event)

@@ -48,6 +48,8 @@ class Cleaned:
 
 def plain(text: str) -> str:
     """Text that is safe to print: no escape sequences, no control codes, overwritten parts gone. Keeps tabs and newlines."""
+    if text.replace("\n", "").replace("\t", "").isprintable():  # nothing of what is taken out below is printable
+        return text
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     if "\r" in text or "\b" in text:
         text = "\n".join(_overwritten(line) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""From runs to decisions: one session a run, the whole history at each step, the service finds what it has already computed."""
+"""From runs to decisions: one session a run, a history at each step, the service finds what it has already computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -22,7 +22,11 @@ from flide_agent.replay.leaving import Leaving
 from flide_agent.replay.moments import AFTER, Asked, Plan
 from flide_agent.replay.questions import Questions
 from flide_agent.replay.records import Problem, Run, Step
+from flide_agent.replay.tail import Tail
 from flide_agent.replies import Reply
+
+if TYPE_CHECKING:
+    from flide_agent.client import Client
 
 
 class Decides(Protocol):
@@ -92,6 +96,8 @@ class Walk:
     """What an earlier replay was answered; it is not asked again."""
     inside: bool = False
     """The service is in this process: messages need not be read anew at each step."""
+    served: bool = False
+    """The service is a `client.Client`: messages that the server has need not be sent anew at each step."""
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _requests: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     plan: Plan = field(init=False)
@@ -131,7 +137,7 @@ class Walk:
         yield Ended(run)
 
     def _through(self, run: Run, todo: list[tuple[list[Decision], Asked | None]], wait: Wait | None) -> Iterator[Event]:
-        session, ear = "", Ear() if self.inside else None
+        session, ear, tail = "", Ear() if self.inside else None, Tail() if self.served else None
         for done, asked in todo:
             yield from done
             if asked is None:
@@ -142,7 +148,7 @@ class Walk:
             if wait is not None:
                 wait(run, asked.step)
             try:
-                yield from self._decide(run, asked, session, ear)
+                yield from self._decide(run, asked, session, ear, tail)
             except FlideError as e:
                 if _hopeless(e):
                     raise Stopped(e.message, isinstance(e, InvalidRequest)) from e
@@ -163,48 +169,48 @@ class Walk:
         if old is not None:
             self._leaving.put(old)
 
-    def _decide(self, run: Run, asked: Asked, session: str, ear: Ear | None) -> list[Decision]:
+    def _decide(self, run: Run, asked: Asked, session: str, ear: Ear | None, tail: Tail | None) -> list[Decision]:
         begun = time.perf_counter()
         # No candidates, no keyword: any service of System One's shape will do then.
-        more = {"candidates": asked.candidates} if asked.candidates else {}
-        messages = asked.messages if ear is None else ear.hear(asked.messages)
-        reply = self.service.decide(session, messages=messages, questions=asked.questions, tools=run.tools or None, **more)
+        more: dict[str, Any] = {"candidates": asked.candidates} if asked.candidates else {}
+        more["tools"] = run.tools or None
+        if tail is not None:
+            reply = tail.decide(cast("Client", self.service), session, asked.messages, asked.questions, **more)
+        else:
+            messages = asked.messages if ear is None else ear.hear(asked.messages)
+            reply = self.service.decide(session, messages=messages, questions=asked.questions, **more)
         milliseconds = 1000 * (time.perf_counter() - begun)
         done = reply.x_session
         if done is None:
             raise UnexpectedReply("the reply has no x_session: is this a flide-agent server?")
         answers: dict[str, Any] = msgspec.to_builtins(asked.answers(reply))
-        shared = Decision(
-            run=run,
-            step=asked.step,
-            session=session,
-            answers=answers,
-            history_tokens=done.history_tokens,
-            m=done.m,
-            reused_tokens=done.reused_tokens,
-            computed_tokens=done.computed_tokens,
-            reason=done.reason,
-            milliseconds=milliseconds,
-            service_milliseconds=done.latency.total,
-            model=reply.model,
-            untrained=reply.x_untrained,
-            out_of_scope=reply.x_out_of_scope,
-            phases=msgspec.to_builtins(done.latency),
-            begun=begun - self.start,
-            prompt_format=reply.x_prompt_format,
-            other=self.side.ask(run, asked, answers) if self.side is not None else None,
-            request=next(self._requests),
-            questions=self.plan.digest,
-        )
+        other = self.side.ask(run, asked, answers) if self.side is not None else None
+        number, phases = next(self._requests), msgspec.to_builtins(done.latency)
         return [
-            replace(
-                shared,
+            Decision(
+                run=run,
                 step=step,
-                moment=moment,
+                session=session,
                 answers={name: answers[name] for name in self.plan.at[moment] if name in answers},
-                out_of_scope={n: why for n, why in shared.out_of_scope.items() if n in self.plan.at[moment]},
+                history_tokens=done.history_tokens,
+                m=done.m,
+                reused_tokens=done.reused_tokens,
+                computed_tokens=done.computed_tokens,
+                reason=done.reason,
+                milliseconds=milliseconds,
+                service_milliseconds=done.latency.total,
+                model=reply.model,
+                untrained=reply.x_untrained,
                 labels=self.label(run, step, moment),
+                phases=phases,
+                begun=begun - self.start,
+                prompt_format=reply.x_prompt_format,
+                other=other,
+                moment=moment,
+                request=number,
                 first=i == 0,
+                questions=self.plan.digest,
+                out_of_scope={n: why for n, why in reply.x_out_of_scope.items() if n in self.plan.at[moment]},
             )
             for i, (step, moment) in enumerate(asked.parts)
         ]
