@@ -19,7 +19,7 @@ from pathlib import Path
 from flide_agent import logs
 from flide_agent.api import frames as f
 from flide_agent.api.app import make_app
-from flide_agent.api.http import SWITCH_SECONDS, Server, loop_factory
+from flide_agent.api.http import Server, loop_factory, settle_in
 from flide_agent.api.remote import Remote
 from flide_agent.errors import StartError
 from flide_agent.inflight import Board, Inflight
@@ -57,6 +57,7 @@ class Front:
         gate = make_app(self._backend, keys_of(settings))
         self._server = _Server(gate, settings, lambda: pipe.send(f.Up()))
         self._server.should_exit = self._stopping
+        settle_in()
         await self._server.serve([listening])
         pipe.close()
 
@@ -103,7 +104,6 @@ def main() -> None:
     """`python -m flide_agent.api.front CONNECTION LISTENING MEMORY ROW`."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    sys.setswitchinterval(SWITCH_SECONDS)
     connection, listening, memory, row = map(int, sys.argv[1:5])
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from flide_agent import logs, telemetry
 from flide_agent.api import fleet
 from flide_agent.api.app import make_app
-from flide_agent.api.http import SWITCH_SECONDS, Server, listen, url_of
+from flide_agent.api.http import Server, listen, settle_in, url_of
 from flide_agent.api.inside import Inside
 from flide_agent.errors import StartError
 from flide_agent.keys import keys_of
@@ -40,12 +41,13 @@ def serve(settings: Settings, open_service: Callable[[Settings], Service] = Serv
         line = f"flide-agent serves on {url_of(bound)} ({about}, {service.engine.info.device})"
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        sys.setswitchinterval(SWITCH_SECONDS)
+        settle_in()
         if settings.front_ends:
             fleet.serve(inside, bound, lambda: print(line, flush=True))
         else:
             Server(make_app(inside, keys), settings, lambda: print(line, flush=True)).run(sockets=[bound])
     finally:
+        gc.unfreeze()  # libraries look at their end for what nobody has freed
         bound.close()
         if end_telemetry is not None:
             end_telemetry()
