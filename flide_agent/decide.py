@@ -42,7 +42,8 @@ READERS = 2
 """Requests that are read at once. Reading is Python for the most part: with more, the engine's thread would get its share of the
 interpreter too seldom, and the device would wait."""
 SHORT = 4096
-"""Characters of a state that is read where it arrives: handing it to a thread would take longer than half a millisecond of reading."""
+"""Characters of a state that is read where it arrives while the engine has nothing to do: handing it to a thread would take about as
+long. While the engine is busy threads read beside it."""
 T = TypeVar("T")
 
 
@@ -158,7 +159,7 @@ class Decider:
 
     async def _decide(self, tenant: str, ask: Ask, admission: Admission | None) -> Decision:
         times = Times(ask.arrived)
-        if ask.session is None and isinstance(ask.state, str) and len(ask.state) < SHORT:
+        if ask.session is None and isinstance(ask.state, str) and len(ask.state) < SHORT and self.dispatcher.idle:
             reading = self._read(tenant, ask, times)
 
             def begin(wait: bool) -> Ready:

@@ -110,6 +110,11 @@ class Dispatcher:
         return self._line.tokens
 
     @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not len(self._line) and not self._line.running
+
+    @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
