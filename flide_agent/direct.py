@@ -79,20 +79,24 @@ class Hand:
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="hand", daemon=True)
+        self._closed = False
 
     def start(self) -> None:
         self._thread.start()
 
     def __call__(self, work: Callable[[], T]) -> T:
-        """What `work` gives; it is done by the calling thread itself unless that is the main one."""
+        """What `work` gives; it is done by the calling thread itself unless that is the main one. Raises RuntimeError once closed."""
         if threading.current_thread() is not threading.main_thread():
             return work()
+        if self._closed:
+            raise RuntimeError("the service is closed")
         future: Future[T] = Future()
         self._jobs.put((work, future))
         return future.result()
 
     def close(self, seconds: float) -> None:
         """End it once what it was given is done, or after so long."""
+        self._closed = True
         self._jobs.put(None)
         self._thread.join(seconds)
 

@@ -88,6 +88,8 @@ def test_an_interrupted_main_thread_leaves_nothing_half_done() -> None:
         hand(lambda: 1 // 0)
     hand.close(5.0)
     assert not hand._thread.is_alive()
+    with pytest.raises(RuntimeError, match="closed"):
+        hand(work)
 
 
 def test_other_threads_work_for_themselves() -> None:
