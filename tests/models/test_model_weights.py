@@ -189,15 +189,22 @@ def test_no_weights_at_all(save: Save) -> None:
         load(saved.directory)
 
 
-def test_digest_is_cached_by_path_size_and_time(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_is_cached_by_path_size_and_times(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = save("causal")
     first = load(saved.directory).digest
     assert digests.cache_file().is_file()
-    monkeypatch.setattr("flide_engine.models.weights.stored_digest", lambda *_: "0" * 64)
-    assert load(saved.directory).digest == first
+    with monkeypatch.context() as patched:
+        patched.setattr("flide_engine.models.weights.stored_digest", lambda *_: "0" * 64)
+        assert load(saved.directory).digest == first
     file = saved.directory / "model.safetensors"
-    os.utime(file, ns=(1, 1))
-    assert load(saved.directory).digest == "0" * 64
+    before = file.stat()
+    with file.open("r+b") as opened:  # in place: the same inode and size
+        opened.seek(-1, os.SEEK_END)
+        last = opened.read(1)[0]
+        opened.seek(-1, os.SEEK_END)
+        opened.write(bytes([last ^ 1]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert load(saved.directory).digest != first, "weights written over, their modification time set back"
 
 
 def test_a_damaged_or_unwritable_cache_is_no_error(save: Save, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The digest of stored weights, and a small cache of it keyed by path, size and modification time of the files."""
+"""The digest of stored weights, and a small cache of it keyed by path, inode, size and times of the files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def _tensor_digest(ours: str, source: tuple[Path, str]) -> bytes:
 def cached_digest(directory: Path, files: list[Path], compute: Callable[[], str]) -> str:
     """The digest of these files with the config beside them, from the cache unless one of them is new or changed."""
     stats = [(path, path.stat()) for path in [directory / "config.json", *files]]
-    stamps = [(str(path.resolve()), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    # The time of the last status change too: unlike the modification time, a copying program cannot set it back.
+    stamps = [(str(path.resolve()), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats]
     key = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()
     cache = cache_file()
     entries = _entries(cache)
