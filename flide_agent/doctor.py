@@ -43,6 +43,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from _guarded("device", lambda: _device(settings))
     yield from _guarded("limits", lambda: _limits(settings))
     yield from _guarded("store", lambda: _store(settings))
+    yield from _guarded("port", lambda: _port(settings))
     yield from _guarded("keys", lambda: _keys(settings))
     yield from _guarded("model", lambda: _model(settings))
 
@@ -131,9 +132,17 @@ def _owner(path: Path) -> Iterator[Finding]:
     try:
         owner, _ = claim(path, False)
     except StoreError as e:
-        yield Finding("store", "warning", e.message, "stop that server before starting one here")
+        yield Finding("store", "fault", e.message, "stop that server before starting one here, or choose another --store")
     else:
         owner.release()
+
+
+def _port(settings: Settings) -> Iterator[Finding]:
+    from flide_agent.api.http import listen, url_of
+
+    bound = listen(settings)
+    yield Finding("port", "good", f"{url_of(bound)} is free")
+    bound.close()
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:
@@ -191,14 +200,16 @@ def _memory(engine: Engine) -> Iterator[Finding]:
 
 def _speed(engine: Engine) -> Finding:
     import numpy as np
-    from flide_engine.segments import Request, Round, Segment
+    from flide_engine.segments import Readout, Request, Round, Segment
 
     rows = 512
-    request = Round((Request((Segment(np.full(rows, 5, np.int32)),)),))
+    request = Round((Request((Segment(np.full(rows, 5, np.int32), readouts=(Readout(rows - 1, (5, 6)),)),)),))
     engine.run(request)
     started = time.perf_counter()
-    engine.run(request)
+    (done,) = engine.run(request).results
     seconds = time.perf_counter() - started
+    if not all(np.isfinite(np.asarray(x)).all() for segment in done.logits for x in segment):
+        return Finding("answers", "fault", "the model gives numbers that are not finite", "check or replace its weights")
     return Finding("speed", "good", f"{rows / seconds:.0f} rows a second, {1e3 * seconds:.1f} ms for {rows}")
 
 

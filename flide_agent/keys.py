@@ -42,10 +42,16 @@ def digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def new_key(tenant: str) -> tuple[str, str]:
-    """A random key, and the line of a keys file that stands for it. Raises ValueError for what is no tenant."""
+def check_tenant(tenant: str) -> str:
+    """The name, if it is one. Raises ValueError."""
     if not _TENANT.fullmatch(tenant):
         raise ValueError(f"{tenant!r} is no tenant: 1 to 64 letters, digits, dots, dashes or underscores")
+    return tenant
+
+
+def new_key(tenant: str) -> tuple[str, str]:
+    """A random key, and the line of a keys file that stands for it. Raises ValueError for what is no tenant."""
+    check_tenant(tenant)
     key = "fl_" + secrets.token_urlsafe(32)
     return key, f"{tenant} sha256:{digest(key).hex()}"
 

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
@@ -108,14 +109,14 @@ def _unzstd(body: bytes, cap: int) -> bytes:
 
 
 def decode(body: bytes) -> Any:
-    """JSON of a body. Raises InvalidRequest at the position of the mistake, and where a name in `questions` stands twice.
+    """JSON of a body. Raises InvalidRequest at the position of the mistake, and where a question, option or candidate stands twice.
 
     JSON leaves open what a repeated name means, and most readers keep the last: a question or an option would be lost.
     """
     try:
         value = msgspec.json.decode(body)
-        if isinstance(value, dict) and isinstance(value.get("questions"), (dict, list)):
-            json.loads(bytes(msgspec.json.decode(body, type=_Asked).questions), object_pairs_hook=_unique)
+        if isinstance(value, dict):
+            _check_names(value, body)
         return value
     except RecursionError:
         raise _invalid("the JSON is nested too deeply") from None
@@ -125,15 +126,26 @@ def decode(body: bytes) -> Any:
         return _refuse(body, e)
 
 
-class _Asked(msgspec.Struct):
-    questions: msgspec.Raw
+def _check_names(value: dict[str, Any], body: bytes) -> None:
+    """Raises InvalidRequest where a name of the caller's own stands twice: anywhere in questions, or of two candidates."""
+    parts = None
+    for field, hook in (("questions", partial(_unique, loc=("questions",))), ("x_candidates", _Pairs)):
+        if isinstance(value.get(field), dict | list):
+            parts = parts or msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            found = json.loads(bytes(parts[field]), object_pairs_hook=hook)
+            if isinstance(found, _Pairs):
+                _unique(found, (field,))
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON as it stands, repeated names and all."""
+
+
+def _unique(pairs: list[tuple[str, Any]], loc: tuple[str, ...] = ()) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise InvalidRequest.at(("questions",), f"the name {twice[:80]!r} stands twice in one object", "duplicate_name")
+        raise InvalidRequest.at(loc, f"the name {twice[:80]!r} stands twice in one object", "duplicate_name")
     return found
 
 
@@ -155,13 +167,13 @@ def _finite(text: str) -> float:
     return value
 
 
-def _clean(value: Any) -> Any:
+def _clean(value: Any, loc: tuple[str, ...] = ()) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_clean(v) for v in value]
+        return [_clean(v, loc) for v in value]
     if isinstance(value, dict):
-        return _unique([(_clean(k), _clean(v)) for k, v in value.items()])
+        return _unique([(_clean(k), _clean(v, loc or (_clean(k),))) for k, v in value.items()], loc)
     return value
 
 

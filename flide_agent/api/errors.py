@@ -57,6 +57,8 @@ def reply(request: Request[Any, Any, Any], error: FlideError, headers: dict[str,
 def on_ours(request: Request[Any, Any, Any], error: FlideError) -> Response[bytes]:
     if isinstance(error, Overloaded):
         request.app.state.backend.refused(error.reason)
+    elif isinstance(error, InternalError):
+        log.error("%s failed: %s", request.method, error.message)
     return reply(request, error)
 
 

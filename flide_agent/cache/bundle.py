@@ -22,8 +22,10 @@ import msgspec
 import numpy as np
 from flide_engine.segments import Tokens
 
+from flide_agent.asks import check_session_id
 from flide_agent.cache.shelf import Shelf
 from flide_agent.errors import Conflict
+from flide_agent.keys import check_tenant
 from flide_agent.sessions.history import ID_BYTES, next_id, root_id
 from flide_agent.sessions.records import (
     BlockRecord,
@@ -71,17 +73,19 @@ class Header(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What went over. left_out: checkpoints of the session that are not in the file: evicted, or gone while they were read."""
+    """What went over. left_out: checkpoints of the session that are not in the file: evicted, gone while they were read, or
+    damaged, which is counted by itself."""
 
     session: str
     heads: int
     checkpoints: int
     bytes: int
     left_out: int
+    damaged: int = 0
 
 
 def export(shelf: Shelf, tenant: str, name: str, target: Path) -> Moved:
-    """Write a session to a new file. Raises NotFound, StoreError when the file exists."""
+    """Write a session to a new file. Raises NotFound, StoreError when the file exists or cannot be written."""
     if shelf.identity is None:
         raise StoreError("the store was never used by a model")
     key, _ = shelf.session(tenant, name)
@@ -94,13 +98,15 @@ def export(shelf: Shelf, tenant: str, name: str, target: Path) -> Moved:
     assert record is not None
     size = 0
     entries: list[NodeEntry] = []
+    damaged: set[bytes] = set()
     try:
         with zipfile.ZipFile(target, "x", zipfile.ZIP_STORED) as archive:
             for k in _in_order(usable, nodes):
                 node = nodes[k]
                 if node.parent and node.parent.hex() not in {e.key for e in entries}:
                     continue
-                span, state = _payload(shelf, k, node, "kv"), _payload(shelf, k, node, "state") if k in usable else None
+                span = _payload(shelf, k, node, "kv", damaged)
+                state = _payload(shelf, k, node, "state", damaged) if k in usable else None
                 tokens = shelf.index.read("ids", k)
                 if span is None or tokens is None:
                     continue
@@ -118,11 +124,14 @@ def export(shelf: Shelf, tenant: str, name: str, target: Path) -> Moved:
             archive.writestr("bundle.json", msgspec.json.encode(header))
     except FileExistsError:
         raise StoreError(f"{target} exists already; choose another name") from None
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise StoreError(f"{target} cannot be written: {error.strerror or error}") from error
     except BaseException:
         target.unlink(missing_ok=True)
         raise
     carried = sum(e.state for e in entries)
-    return Moved(name, len(names["head"]), carried, size, len(wanted) - carried)
+    return Moved(name, len(names["head"]), carried, size, len(wanted) - carried, len(damaged & wanted))
 
 
 def _in_order(keys: set[bytes], nodes: dict[bytes, NodeRecord]) -> list[bytes]:
@@ -135,23 +144,30 @@ def _in_order(keys: set[bytes], nodes: dict[bytes, NodeRecord]) -> list[bytes]:
     return sorted(out, key=lambda k: nodes[k].m)
 
 
-def _payload(shelf: Shelf, key: bytes, node: NodeRecord, kind: str) -> bytes | None:
-    """A payload file's bytes, checked; None when it is damaged or gone."""
+def _payload(shelf: Shelf, key: bytes, node: NodeRecord, kind: str, damaged: set[bytes]) -> bytes | None:
+    """A payload file's bytes, checked; None when it is gone, or damaged, which is noted."""
     name, since = (node.span, node.since) if kind == "kv" else (node.state, node.m)
     try:
         with shelf.files.get(name) as source:
             decode(source, kind, key, node.m, since)
         return shelf.files.path(name).read_bytes()
-    except (OSError, PayloadError):
+    except PayloadError:
+        damaged.add(key)
+        return None
+    except OSError:
         return None
 
 
 def import_(shelf: Shelf, tenant: str, source: Path, name: str | None) -> Moved:
     """Bring a session into a store, under its own id or another. All or nothing.
 
-    Raises Conflict when the store has a session of that id, StoreError when the file is none, is damaged, or was written by another
-    model, dtype, numerics or prompt version than the store was last used with.
+    Raises Conflict when the store has a session of that id, InvalidRequest for an id or tenant that no request could name, StoreError
+    when the file is none, is damaged, or was written by another model, dtype, numerics or prompt version than the store was last
+    used with.
     """
+    check_tenant(tenant)
+    if name is not None:
+        check_session_id(name)
     try:
         with zipfile.ZipFile(source) as archive:
             if archive.getinfo("bundle.json").file_size > MAX_HEADER:
@@ -161,7 +177,7 @@ def import_(shelf: Shelf, tenant: str, source: Path, name: str | None) -> Moved:
                 raise StoreError(f"{source} has version {header.version}, this program reads {VERSION}")
             if shelf.identity is not None and header.identity != shelf.identity:
                 raise StoreError(f"{source} was written by {header.identity}, the store is of {shelf.identity}")
-            return _Import(shelf, tenant, header, archive.read, name or header.id).run()
+            return _Import(shelf, tenant, header, archive.read, header.id if name is None else name).run()
     except (OSError, KeyError, zipfile.BadZipFile, msgspec.MsgspecError, PayloadError, ValueError) as error:
         raise StoreError(f"{source} cannot be imported: {error}") from error
 

@@ -164,13 +164,18 @@ def export_session(
     tenant: Tenant = "default",
     store: Store = None,
 ) -> None:
-    """Write one session with its checkpoints to a file."""
+    """Write one session with its checkpoints to a file. Exit code 1 when some are damaged; the others are in the file."""
     from flide_agent.cache.bundle import export
 
     with _shelf(store, write=False) as shelf:
         done = export(shelf, tenant, session, file)
-    left = f"; {done.left_out} were evicted and are left out" if done.left_out else ""
+    evicted = done.left_out - done.damaged
+    left = f"; {evicted} were evicted and are left out" if evicted else ""
+    left += (
+        f"; {done.damaged} are damaged and are left out (`flide-agent cache verify` names the files)" if done.damaged else ""
+    )
     print(f"{done.heads} heads and {done.checkpoints} checkpoints, {size(done.bytes)}{left}")
+    raise typer.Exit(1 if done.damaged else 0)
 
 
 @app.command("import")

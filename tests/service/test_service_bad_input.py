@@ -201,6 +201,17 @@ def test_a_name_that_stands_twice_is_refused_not_dropped(http: httpx.Client, que
     assert detail[0]["loc"] == ["body", "questions"]
 
 
+@pytest.mark.parametrize("name", ['"a"', '"\\udcb2"'])
+def test_a_candidate_that_stands_twice_is_refused(http: httpx.Client, name: str) -> None:
+    one = '{"messages": [{"role": "assistant", "content": "x"}]}'
+    body = '{"messages": [{"role": "user", "content": "go"}], "questions": {"q": {"type": "noul", "instructions": "?"}}, "x_candidates": {'
+    body += f"{name}: {one}, {name.replace('b2', 'b3')}: {one}" + "}}"
+    content = {"content-type": "application/json"}
+    detail = refused(http.post("/v1/sessions/twice/decide", content=body, headers=content), 422)
+    assert detail[0]["type"] == "duplicate_name"
+    assert detail[0]["loc"] == ["body", "x_candidates"]
+
+
 def test_opening_mistakes(http: httpx.Client) -> None:
     for body in ({"id": 5}, {"id": ""}, {"id": "a/b"}, {"id": ".."}, {"id": "x" * 513}, {"metadata": "x"}, {"tools": 1}, [1]):
         refused(http.post("/v1/sessions", json=body), 422)

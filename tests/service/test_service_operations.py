@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import socket
 import threading
 import time
 from pathlib import Path
@@ -14,9 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from service_process import Running, Start
-from typer.testing import CliRunner
 
-from flide_agent import cli
 from flide_agent.client import Client
 from flide_agent.decision import Decision
 from flide_agent.errors import DeadlineExceeded, Overloaded
@@ -137,7 +135,6 @@ def test_a_tenant_s_sessions_are_limited(watched: Running) -> None:
 def test_bytes_in_flight_are_bounded(watched: Running) -> None:
     """Two bodies of 60,000 bytes that are slow to come do not both fit into 100,000."""
     host, port = watched.url.removeprefix("http://").split(":")
-    import socket
 
     with socket.create_connection((host, int(port)), timeout=10) as slow:
         slow.sendall(b"POST /v1/systemone HTTP/1.1\r\nhost: localhost\r\ncontent-length: 60000\r\n\r\n" + b"x" * 100)
@@ -284,29 +281,3 @@ def test_spans_of_a_decision() -> None:
     assert spans["queue"].start_time >= spans["find"].end_time
     assert round((spans["engine"].end_time - spans["engine"].start_time) / 1e6, 3) == 7.0
     assert SECRET not in str(SimpleNamespace(spans=spans))
-
-
-def test_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
-    small = ["--memory", "64MiB", "--device", "cpu", "--json"]
-    done = CliRunner().invoke(cli.app, ["doctor", "--store", str(tmp_path / "s"), *small])
-    assert done.exit_code == 0, done.output
-    found = {each["subject"]: each for each in json.loads(done.stdout)}
-    assert {"device", "open files", "store", "keys", "model", "labels", "tokenizer", "memory", "self-test", "speed"} <= set(
-        found
-    )
-    assert found["model"]["grade"] == "good", "trained"
-    assert found["self-test"]["grade"] == "good"
-    assert not (tmp_path / "s").exists(), "it changes nothing"
-    wrong = CliRunner().invoke(
-        cli.app, ["doctor", "--model", str(tmp_path / "none"), "--set", "host=0.0.0.0", "--set", "front_ends=64", *small]
-    )
-    assert wrong.exit_code == 1
-    faults = {each["subject"] for each in json.loads(wrong.stdout) if each["grade"] == "fault"}
-    assert faults == {"model", "keys"}
-    cores = next(each for each in json.loads(wrong.stdout) if each["subject"] == "cores")
-    assert (cores["grade"] == "warning") == ("64 front ends" in cores["found"]) == ((os.cpu_count() or 1) <= 64)
-    text = CliRunner().invoke(cli.app, ["doctor", "--store", str(tmp_path / "s"), *small[:-1]])
-    assert re.search(r"^good +model .*flide-default", text.output, re.MULTILINE)
-    text = CliRunner().invoke(cli.app, ["doctor", "--store", str(tmp_path / "s"), "--set", "front_ends=64", *small[:-1]])
-    change = re.search(r"^warning +cores .*\n +-> front_ends=", text.output, re.MULTILINE)
-    assert (change is not None) == ((os.cpu_count() or 1) <= 64)
