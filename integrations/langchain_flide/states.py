@@ -21,6 +21,9 @@ CONTEXT = "context"
 
 MESSAGES = "messages"
 
+ROLES = frozenset({"human", "user", "ai", "assistant", "system", "developer"})
+"""First parts of a tuple that is a message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -67,7 +70,14 @@ def as_mapping(state: Any, key: str = MESSAGES) -> Mapping[str, Any]:
 def _is_history(value: Any) -> bool:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return False
-    return all(isinstance(m, BaseMessage) or (isinstance(m, Mapping) and "role" in m and "content" in m) for m in value)
+    return all(_is_message(m) for m in value)
+
+
+def _is_message(value: Any) -> bool:
+    """Whatever LangChain takes for a message: one, an object with role and content, or a tuple of role and text."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and value[0] in ROLES and isinstance(value[1], str)
+    return isinstance(value, BaseMessage) or (isinstance(value, Mapping) and "role" in value and "content" in value)
 
 
 def _plain(value: Any) -> Any:

@@ -74,6 +74,16 @@ def test_what_stands_beside_messages_goes_after_them() -> None:
     assert reply.nouls["risky"].noul == 0.9
 
 
+def test_messages_in_short_are_a_history_too(url: str) -> None:
+    model = FlideDecisionModel(base_url=url, timeout=60)
+    short = [("user", HISTORY[0].content), ("ai", HISTORY[1].content)]
+    found = [model.invoke({"state": s, "questions": ASK}).answers for s in (short, {"messages": short}, HISTORY)]
+    assert found[0] == found[1] == found[2]
+    fake = FakeFlide(lambda _: 0.5)
+    fake.model().invoke({"state": [["user", "a row of a table"]], "questions": ASK})
+    assert fake.dispatches[0].messages is None, "lists are plain values"
+
+
 @pytest.mark.parametrize(
     ("options", "config", "named"),
     [
