@@ -11,8 +11,9 @@ from flide_agent.line import Item
 
 LEAD = 0.003
 """Seconds before a round's expected end at which the next is taken, at least: planning and launching it take about so long."""
-LOOK = 0.0005
-"""Seconds between looks whether it ended sooner than expected."""
+LOOK, LONGEST_LOOK = 0.0005, 0.002
+"""Seconds between looks whether it ended sooner than expected, or a full round waits: an eighth of what is left, between these. Each
+look takes the interpreter away from those who read requests."""
 
 
 class Ticket(Protocol):
@@ -38,4 +39,4 @@ class Flight:
             left = until - time.perf_counter()
             if left <= 0:
                 return
-            time.sleep(min(left, LOOK))
+            time.sleep(min(left, max(LOOK, min(left / 8, LONGEST_LOOK))))

@@ -70,7 +70,7 @@ class Chains:
     that goes on from one of them begins with its keys: ids are compared, which takes a tenth of hashing them.
     """
 
-    def __init__(self, own: bytes, size: int = 16) -> None:
+    def __init__(self, own: bytes, size: int = 64) -> None:
         self._own, self._size = own, size
         self._last: OrderedDict[tuple[int, bytes], tuple[Tokens, list[bytes]]] = OrderedDict()
         self._lock = threading.Lock()
