@@ -12,6 +12,7 @@ from flide_agent.asks import ALIASES, Ask
 from flide_agent.decision import Served
 from flide_agent.errors import InvalidRequest, TooLong, UnknownModel
 from flide_agent.messages import InputError, InputErrors
+from flide_agent.prompts.encoder import TextTooLong
 from flide_agent.prompts.recent import RecentStates
 from flide_agent.questions import Question
 from flide_agent.reading import Branches, Reading
@@ -38,6 +39,7 @@ class StateReader:
     def __init__(self, prompts: Prompts, served: Served, settings: Settings) -> None:
         self.prompts, self.states = prompts, RecentStates(prompts)
         self.context, self.card, self.settings = served.context, served.card, settings
+        prompts.limit(served.context)
 
     def state(self, tenant: str, ask: Ask, share_key: bytes = b"") -> Reading:
         """Tokens of everything. Raises InvalidRequest, TooLong."""
@@ -53,6 +55,8 @@ class StateReader:
             reading = read(self._branches(ask.questions))
         except (InputError, InputErrors) as e:
             raise InvalidRequest(e.details()) from e
+        except TextTooLong as e:
+            raise TooLong(f"{e}, which is all that the model reads") from e
         except RecursionError as e:
             raise InvalidRequest.at((), "the JSON is nested too deeply", "json_invalid") from e
         self._check_lengths(reading)

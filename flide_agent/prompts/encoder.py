@@ -29,6 +29,10 @@ class PromptError(ValueError):
     """A tokenizer that cannot serve. The message names the file and what it lacks."""
 
 
+class TextTooLong(ValueError):
+    """A text of more tokens than the encoder's `most`. The message says the limit."""
+
+
 class AddedToken(msgspec.Struct, frozen=True):
     """An entry of tokenizer.json's `added_tokens`."""
 
@@ -49,7 +53,7 @@ class Encoder:
 
     added: those tokens by their text. vocab: the model's own entries, for the profile's checks; dropped after them by `forget`.
     size: one more than the largest id. parallel: whether long texts may be cut at newlines, words: also before a space
-    between letters; set once the profile holds.
+    between letters; set once the profile holds. most: texts of more tokens are given up at that point, 0 for no limit.
     """
 
     def __init__(self, path: Path, data: bytes) -> None:
@@ -73,18 +77,41 @@ class Encoder:
             raise PromptError(f"{path} has no vocabulary")
         self.size = max(ids) + 1
         self.parallel = self.words = False
+        self.most = 0
+        self._longest = max(len(token) for token in (*model.vocab, *self.added))
         self._threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._pool: ThreadPoolExecutor | None = None
         spelled = "|".join(re.escape(text) for text in sorted(self.added, key=len, reverse=True))
         self._spelled = re.compile(spelled or r"(?!)")
 
     def __call__(self, text: str) -> Tokens:
-        """int32 [n] ids of well-formed text. Long texts go through several threads, with the same ids."""
-        if self.parallel and self._threads > 1 and len(text) >= 2 * _PIECE:
-            pieces = cut(text, max(_PIECE, -(-len(text) // self._threads)), self.words)
+        """int32 [n] ids of well-formed text. Long texts go through several threads, with the same ids. Raises TextTooLong."""
+        if self.most and len(text) > 2 * self.most * self._longest:
+            raise self._too_long()  # a token has that many letters at most; a normalizer may make one of two
+        if self.parallel and len(text) >= 2 * _PIECE and (self._threads > 1 or len(text) > self.most > 0):
+            # As many pieces as threads; a text that may turn out too long in more, so that little is done beyond the limit.
+            most = self.most if len(text) > self.most > 0 else len(text)
+            pieces = cut(text, max(_PIECE, -(-most // self._threads)), self.words)
             if len(pieces) > 1:
-                return np.concatenate(list(self._executor().map(self._encode, pieces)))
-        return self._encode(text)
+                return np.concatenate(self._pieces(pieces))
+        found = self._encode(text)
+        if len(found) > self.most > 0:
+            raise self._too_long()
+        return found
+
+    def _pieces(self, pieces: list[str]) -> list[Tokens]:
+        """Ids of each piece, so many at a time as there are threads."""
+        out: list[Tokens] = []
+        count = 0
+        for at in range(0, len(pieces), self._threads):
+            out += self._executor().map(self._encode, pieces[at : at + self._threads])
+            count += sum(map(len, out[at:]))
+            if count > self.most > 0:
+                raise self._too_long()
+        return out
+
+    def _too_long(self) -> TextTooLong:
+        return TextTooLong(f"a text has more than {self.most} tokens")
 
     def ends(self, text: str, characters: list[int]) -> tuple[Tokens, list[int]]:
         """Ids of the whole text, and for each character position how many tokens begin before it."""

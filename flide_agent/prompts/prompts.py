@@ -68,6 +68,10 @@ class Prompts:
         digest = hashlib.sha256(cls.format.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
         return cls(encoder, profile, labels, frame, digest, path.parent)
 
+    def limit(self, tokens: int) -> None:
+        """Texts of more tokens raise TextTooLong from now on, before all of them was tokenised; 0 for no limit."""
+        self._encoder.most = tokens
+
     def tools(self, tools: Sequence[object]) -> Block:
         """Block [0] of tool schemas. Raises InputError for what cannot be written as JSON."""
         return self._block(wording.tools_block(tools))
