@@ -13,6 +13,7 @@ from rich.console import Console
 from flide_agent.replay.labels import Labels, expected
 from flide_agent.replay.moments import BEFORE
 from flide_agent.replay.pack import DEFAULT_PACK, Pack, load, probabilities, written
+from flide_agent.replay.paths import keep_apart
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.scoring import Sample, score, temperature_of
 from flide_agent.replay.text import line
@@ -25,6 +26,9 @@ def run(files: list[Path], questions: Path | None, labels: Path | None, target_e
     """Read decisions (`replay --json`), write the pack with what was found; returns the exit code: 0, or 2 with nothing written."""
     say = Console(stderr=True, highlight=False, markup=False, emoji=False)
     try:
+        read = {"--questions": questions, "--labels": labels}
+        given = [(option, path) for option, path in read.items() if path is not None]
+        keep_apart([("--output", output)], [*given, *(("the input", path) for path in files)])
         pack = load(questions) if questions else DEFAULT_PACK
         samples = gather(files, pack, Labels.load(labels) if labels else Labels())
         out, lines = calibrated(pack, samples, target_error)

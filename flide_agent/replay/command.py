@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,11 +19,10 @@ from flide_agent.replay.outputs import Options, Outputs
 from flide_agent.replay.pack import DEFAULT_PACK, Pack, load
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.reading import all_runs
-from flide_agent.replay.records import Run, Step
+from flide_agent.replay.records import Problem, Run, Step
 from flide_agent.replay.report import write
 from flide_agent.replay.resume import Resumed
 from flide_agent.replay.screen import Screen
-from flide_agent.replay.sources import sources
 from flide_agent.replay.text import line, plain
 from flide_agent.replay.walk import WINDOW, Decides, Stopped, Walk, labels_at
 
@@ -37,6 +37,7 @@ def run(options: Options) -> int:
     console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
     say = Console(stderr=True, highlight=False, markup=False, emoji=False)
     try:
+        found = options.inputs()
         pack = load(options.questions) if options.questions else DEFAULT_PACK
         labels = Labels.load(options.labels) if options.labels else Labels()
         with ExitStack() as stack:
@@ -48,10 +49,9 @@ def run(options: Options) -> int:
             walk = _walk(options, pack, labels, past, service, stack)
             if options.record or options.verify:
                 out.begin(pack, _identity(service))
-            files = sum(1 for _ in sources(options.files))
-            screen = stack.enter_context(Screen(console, pack, files, options.agents))
+            screen = stack.enter_context(Screen(console, pack, len(found), options.agents))
             try:
-                code = _replay(options, walk, screen, out)
+                code = _replay(options, found, walk, screen, out)
                 passing = options.url is None and options.settings.store is None  # a store that goes with this process
                 if not (options.keep or passing or code == NO_SERVICE):
                     walk.forget()
@@ -103,11 +103,11 @@ def _side(options: Options, service: Decides, stack: ExitStack) -> Side | None:
     return Stateless(stack.enter_context(Client(options.compare, api_key=options.api_key, timeout=300.0)))
 
 
-def _replay(options: Options, walk: Walk, screen: Screen, out: Outputs) -> int:
+def _replay(options: Options, found: list[Path | Problem], walk: Walk, screen: Screen, out: Outputs) -> int:
     code = DONE
     complete = False
     try:
-        for event in over(walk, all_runs(options.files, options.mode, options.limit), options.agents):
+        for event in over(walk, all_runs(found, options.mode, options.limit), options.agents):
             screen.show(event)
             out.take(event)
         code = PROBLEMS if screen.totals.problems else DONE

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from flide_agent.errors import StartError
+from flide_agent.errors import InvalidRequest, StartError
 from flide_agent.messages import InputError, InputErrors, Message, canonical_all
 from flide_agent.questions import parse_questions
 from flide_agent.replay.moments import Asked, Plan
@@ -73,7 +73,7 @@ class Counting:
                 n: len(prompts.question(q).tokens) for n, q in parse_questions(pack.questions, ("questions",)).items()
             }
         except (InputError, InputErrors) as e:
-            raise QuestionsError(str(e)) from e
+            raise QuestionsError(InvalidRequest(e.details()).message) from e
 
     def count(self, run: Run, steps: tuple[int, int | None], every: int) -> Estimate:
         """Raises InputError, InputErrors for messages that the service would refuse."""
@@ -121,12 +121,13 @@ def run(options: Options) -> int:
     console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
     say = Console(stderr=True, highlight=False, markup=False, emoji=False)
     try:
+        inputs = options.inputs()
         pack = load(options.questions) if options.questions else DEFAULT_PACK
         counting = Counting(_prompts(options.settings.model), pack)
         for name, question in pack.questions.items():
             about = f"{question['type']}, {pack.readings[name].moment}, {counting.branches[name]} tokens"
             console.print(f"{line(name, 40)} ({about}): {line(str(question.get('instructions', '')), 120)}", soft_wrap=True)
-        return _count(options, counting, console)
+        return _count(options, inputs, counting, console)
     except (QuestionsError, OSError) as e:
         say.print(f"flide-agent replay: {line(str(e), 1000)}", soft_wrap=True)
         return 2
@@ -135,10 +136,10 @@ def run(options: Options) -> int:
         return 3
 
 
-def _count(options: Options, counting: Counting, console: Console) -> int:
+def _count(options: Options, inputs: list[Path | Problem], counting: Counting, console: Console) -> int:
     total, runs, problems, shown = Estimate(), 0, 0, Shown()
     with output(options.json) as out, output(options.failures) as failures:
-        for item in all_runs(options.files, options.mode, options.limit):
+        for item in all_runs(inputs, options.mode, options.limit):
             if isinstance(item, Run):
                 try:
                     found = counting.count(item, options.steps, options.every)
@@ -159,8 +160,8 @@ def _count(options: Options, counting: Counting, console: Console) -> int:
                     write(out, {"kind": "planned", **place, **found.record()})
             if text is not None:
                 console.print(text, soft_wrap=True)
-        console.print(f"{counted(runs, 'run')}, {counted(problems, 'problem')}: {_told(total)}")
-        console.print(f"tokens are those of the model {options.settings.model!r}")
+        console.print(f"{counted(runs, 'run')}, {counted(problems, 'problem')}: {_told(total)}", soft_wrap=True)
+        console.print(f"tokens are those of the model {options.settings.model!r}", soft_wrap=True)
         if out is not None:
             write(out, {"kind": "summary", "dry_run": True, "runs": runs, "problems": problems, **total.record()})
     return 1 if problems else 0

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from flide_agent.replay.outputs import Options, output
+from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.reading import all_runs
 from flide_agent.replay.records import Problem, Run
 from flide_agent.replay.report import Shown, problem_record, write
@@ -37,11 +38,23 @@ def described(run: Run) -> dict[str, Any]:
 
 
 def run(options: Options) -> int:
-    """List runs and problems; returns the exit code, 1 when something could not be read. The JSONL takes stdout when asked to."""
+    """List runs and problems; returns the exit code: 0, 1 when something could not be read, 2 for paths that cannot be written.
+
+    The JSONL takes stdout when asked to."""
+    try:
+        return _list(options)
+    except (QuestionsError, OSError) as e:
+        say = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        say.print(f"flide-agent replay: {line(str(e), 1000)}", soft_wrap=True)
+        return 2
+
+
+def _list(options: Options) -> int:
     console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
     shown, formats, steps, runs, problems = Shown(), Counter[str](), 0, 0, 0
+    inputs = options.inputs()
     with output(options.json) as out, output(options.failures) as failures:
-        for item in all_runs(options.files, options.mode, options.limit):
+        for item in all_runs(inputs, options.mode, options.limit):
             if isinstance(item, Problem):
                 problems += 1
                 text = shown.say(item)
@@ -59,7 +72,7 @@ def run(options: Options) -> int:
                 console.print(text, soft_wrap=True)
         found = ", ".join(f"{name} {n}" for name, n in formats.most_common())
         total = ", ".join(counted(n, thing) for n, thing in ((runs, "run"), (steps, "step"), (problems, "problem")))
-        console.print(total + (f" ({line(found, 200)})" if found else ""))
+        console.print(total + (f" ({line(found, 200)})" if found else ""), soft_wrap=True)
         if out is not None:
             summary = {"kind": "summary", "runs": runs, "steps": steps, "problems": problems, "formats": dict(formats)}
             write(out, summary)

@@ -13,11 +13,13 @@ from flide_agent.replay.decision import Decision, Event
 from flide_agent.replay.load import Rate
 from flide_agent.replay.pack import Pack
 from flide_agent.replay.page import Page
+from flide_agent.replay.paths import keep_apart
 from flide_agent.replay.recording import Verification, header, record
 from flide_agent.replay.records import Problem
 from flide_agent.replay.report import problem_record, write
 from flide_agent.replay.resume import Resumed
 from flide_agent.replay.scores import Scores
+from flide_agent.replay.sources import sources
 from flide_agent.settings import Settings
 
 
@@ -50,12 +52,25 @@ class Options:
     every: int = 1
     resume: Path | None = None
 
+    def inputs(self) -> list[Path | Problem]:
+        """What the files, folders and patterns name. Raises QuestionsError where one of the outputs would write over an input."""
+        found = sources(self.files)
+        given = {"--json": self.json, "--html": self.html, "--failures": self.failures, "--record": self.record,
+                 "--resume": self.resume}  # fmt: skip
+        read = {"--questions": self.questions, "--labels": self.labels, "--verify": self.verify}
+        keep_apart(
+            [(option, Path(path)) for option, path in given.items() if path is not None],
+            [*((option, path) for option, path in read.items() if path is not None)]
+            + [("the input", path) for path in found if isinstance(path, Path)],
+            self.files,
+        )
+        return found
+
 
 class Outputs:
     """Everything that is written while a replay runs."""
 
     def __init__(self, options: Options, pack: Pack, past: Resumed | None, stack: ExitStack) -> None:
-        # First: the same file may be recorded anew.
         self.verification = Verification.load(options.verify, options.tolerance) if options.verify else None
         self.past = past
         if past is not None:

@@ -10,7 +10,6 @@ from flide_agent.replay import atif, chat, claude_code, inspect_log, langchain, 
 from flide_agent.replay.files import Document, documents
 from flide_agent.replay.messages import text_field
 from flide_agent.replay.records import Problem, ReadError, Run, Step
-from flide_agent.replay.sources import sources
 from flide_agent.replay.text import Cleaned, line
 from flide_agent.replay.turns import Turns, tools_of
 
@@ -55,11 +54,11 @@ def read(path: Path, mode: str = "as-sent") -> Iterator[Run | Problem]:
             yield from _told(str(path), None, _claude, chain, name, row, str(path), as_sent, before)
 
 
-def all_runs(arguments: Iterable[Path], mode: str, limit: int | None) -> Iterator[Run | Problem]:
-    """Runs and problems of all that the arguments name, at most `limit` runs."""
+def all_runs(found: Iterable[Path | Problem], mode: str, limit: int | None) -> Iterator[Run | Problem]:
+    """Runs and problems of all `sources`, at most `limit` runs."""
     left = limit
-    for path in sources(arguments):
-        for item in read(path, mode):
+    for path in found:
+        for item in (path,) if isinstance(path, Problem) else read(path, mode):
             if isinstance(item, Run):
                 if left == 0:
                     return

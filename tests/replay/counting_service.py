@@ -13,6 +13,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "fix_slugify.traj"
 GRID = 64
 
 
+def copies(folder: Path, n: int) -> list[Path]:
+    """The example n times: a file that is named twice is replayed once."""
+    found = [folder / f"copy-{i}.traj" for i in range(n)]
+    for path in found:
+        path.write_bytes(EXAMPLE.read_bytes())
+    return found
+
+
 class CountingService:
     """Answers everything alike (nouls about a candidate otherwise), counts a token for every four characters, and goes on from
     the longest known beginning.

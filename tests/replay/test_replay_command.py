@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_service import EXAMPLE, CountingService
+from counting_service import EXAMPLE, CountingService, copies
 from typer.testing import CliRunner
 
 from flide_agent import cli
@@ -113,8 +113,8 @@ def test_steps_that_are_none(service: CountingService, given: str) -> None:
         assert not service.asked
 
 
-def test_limit_counts_runs(service: CountingService) -> None:
-    result = replay(EXAMPLE, EXAMPLE, EXAMPLE, *SERVER, "--limit", 2, "--json", "-")
+def test_limit_counts_runs(service: CountingService, tmp_path: Path) -> None:
+    result = replay(*copies(tmp_path, 3), *SERVER, "--limit", 2, "--json", "-")
     assert rows(result.stdout)[-1]["runs"] == 2
     assert len(service.deleted) == 2
 
@@ -131,9 +131,9 @@ def test_nothing_is_deleted_from_a_store_that_goes_with_the_process(service: Cou
     assert len(service.deleted) == 1
 
 
-def test_a_refused_step_ends_its_run_and_no_other(service: CountingService) -> None:
+def test_a_refused_step_ends_its_run_and_no_other(service: CountingService, tmp_path: Path) -> None:
     service.refuse[len(steps_of(EXAMPLE)[4])] = TooLong("the state has 9 tokens; this server takes 8")
-    result = replay(EXAMPLE, EXAMPLE, "--json", "-")
+    result = replay(*copies(tmp_path, 2), "--json", "-")
     assert result.exit_code == 1
     records = rows(result.stdout)
     assert [r["kind"] for r in records].count("decision") == 8
@@ -143,9 +143,9 @@ def test_a_refused_step_ends_its_run_and_no_other(service: CountingService) -> N
     )
 
 
-def test_a_service_that_went_away_stops_the_replay(service: CountingService) -> None:
+def test_a_service_that_went_away_stops_the_replay(service: CountingService, tmp_path: Path) -> None:
     service.refuse[len(steps_of(EXAMPLE)[4])] = Unreachable("no answer from http://x")
-    result = replay(EXAMPLE, EXAMPLE, "--keep")
+    result = replay(*copies(tmp_path, 2), "--keep")
     assert result.exit_code == 3
     assert "stopped: no answer from http://x" in result.output
     assert "4 decisions in 1 run" in result.output

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_service import EXAMPLE, CountingService
+from counting_service import EXAMPLE, CountingService, copies
 from typer.testing import CliRunner
 
 from flide_agent import cli
@@ -85,9 +85,9 @@ def test_an_agent_that_cannot_go_on_stops_all() -> None:
     assert threading.active_count() < 10
 
 
-def test_agents_through_the_command(service: CountingService) -> None:
+def test_agents_through_the_command(service: CountingService, tmp_path: Path) -> None:
     service.refuse[len(runs(1)[0].steps[4].messages)] = TooLong("too long")
-    result = replay(EXAMPLE, EXAMPLE, EXAMPLE, "--agents", 2, "--json", "-", "--url", "http://127.0.0.1:9")
+    result = replay(*copies(tmp_path, 3), "--agents", 2, "--json", "-", "--url", "http://127.0.0.1:9")
     assert result.exit_code == 1
     found = rows(result.stdout)
     assert sum(r["kind"] == "decision" for r in found) == 12
@@ -233,8 +233,6 @@ def test_a_recording_verifies_and_drift_is_told(
     assert result.exit_code == 0
     assert "verified: 5 decisions as recorded, to the last bit" in result.stderr
     assert rows(result.stdout)[-1]["verification"] == {"checked": 5, "worst": 0.0, "drifts": {}}
-
-    assert replay(EXAMPLE, "--verify", recording, "--record", recording, "--steps", "1-5").exit_code == 0  # checked, then anew
 
     fewer = replay(EXAMPLE, "--verify", recording, "--steps", "1-4", "--json", "-")
     assert (fewer.exit_code, rows(fewer.stdout)[-1]["verification"]["drifts"]) == (4, {"missing": 1})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counting_service import EXAMPLE, CountingService
+from counting_service import EXAMPLE, CountingService, copies
 from test_replay_readers import STEPS
 from typer.testing import CliRunner
 
@@ -250,7 +250,7 @@ def test_a_moment_that_is_none(service: CountingService, tmp_path: Path, moment:
 
 def test_a_tokenizer_without_candidates_stops_the_replay(service: CountingService, tmp_path: Path) -> None:
     service.refuse[len(runs(EXAMPLE)[0].steps[0].messages)] = InvalidRequest.at(("x_candidates",), "no candidates here")
-    result = replay(EXAMPLE, EXAMPLE, "--questions", pack(tmp_path))
+    result = replay(*copies(tmp_path, 2), "--questions", pack(tmp_path))
     assert result.exit_code == 2
     assert "stopped: " in result.output
 
