@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flide_agent.replay.compare import Other
+from flide_agent.replay.history import Histories
 from flide_agent.replay.moments import AFTER
 from flide_agent.replay.records import Problem, Run, Step, Wire
 
@@ -49,6 +50,8 @@ class Decision:
     """Digest of what was asked at which moment."""
     out_of_scope: dict[str, str] = field(default_factory=dict)
     """Question -> why the model's card does not speak for its answer."""
+    histories: Histories | None = None
+    """Of the run: where the digest of this history comes from, when it is written."""
 
     @property
     def messages(self) -> list[Wire]:
@@ -67,6 +70,7 @@ class Decision:
             "moment": self.moment,
             "source": self.step.source,
             "messages": len(self.messages),
+            "history": self.histories.of(self.step, self.moment) if self.histories is not None else "",
             "history_tokens": self.history_tokens,
             "m": self.m,
             "reused_tokens": self.reused_tokens,

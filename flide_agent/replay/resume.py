@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from flide_agent.replay.compare import Other
 from flide_agent.replay.decision import Decision
+from flide_agent.replay.history import Histories
 from flide_agent.replay.moments import AFTER
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.records import Problem, Run, Step
@@ -18,7 +19,7 @@ from flide_agent.replay.report import problem_record
 from flide_agent.replay.walk import Stopped
 
 _FIELDS = ("file", "row", "run", "step", "moment", "request", "questions", "model", "prompt_format", "begun", "milliseconds",
-           "messages", "answers", "session")  # fmt: skip
+           "messages", "history", "answers", "session")  # fmt: skip
 _Key = tuple[str, int, str, int, str]
 
 
@@ -77,7 +78,7 @@ class Resumed:
         except (ValueError, RecursionError) as e:
             raise QuestionsError(f"{self.path}:{number}: not the output of --json: {e}") from e
 
-    def take(self, run: Run, step: Step, moment: str) -> Decision | None:
+    def take(self, run: Run, step: Step, moment: str, histories: Histories) -> Decision | None:
         """The recorded decision, once. Raises Stopped when the history is another one now."""
         places = self._places.get((run.file, run.row, run.name, step.index, moment))
         with self._lock:
@@ -94,6 +95,13 @@ class Resumed:
             now, then = f"{messages} messages ({step.source})", f"{record['messages']} ({record['source']})"
             raise Stopped(
                 f"{run.file}: step {step.index} has {now}, in {self.path} it has {then}: another file or --mode", True
+            )
+        if histories.of(step, moment) != record["history"]:
+            name = f"{run.file}:{run.row}" + (f" ({run.name})" if run.name else "")
+            raise Stopped(
+                f"{name}: the history of step {step.index} ({moment}) is not the one that was asked about in {self.path}; "
+                "replay it anew with --json",
+                True,
             )
         return _decision(run, step, record, first)
 

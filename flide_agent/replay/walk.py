@@ -18,6 +18,7 @@ from flide_agent.errors import DeadlineExceeded, FlideError, InvalidRequest, Not
 from flide_agent.replay.compare import Side
 from flide_agent.replay.decision import Decision, Ended, Event, Started
 from flide_agent.replay.heard import Ear
+from flide_agent.replay.history import Histories
 from flide_agent.replay.leaving import Leaving
 from flide_agent.replay.moments import AFTER, Asked, Plan
 from flide_agent.replay.questions import Questions
@@ -51,7 +52,7 @@ class Past(Protocol):
     requests: int
     seconds: float
 
-    def take(self, run: Run, step: Step, moment: str) -> Decision | None:
+    def take(self, run: Run, step: Step, moment: str, histories: Histories) -> Decision | None:
         """The decision, where it is known; given once. Raises Stopped when it is not about this step as it is now."""
 
 
@@ -124,19 +125,22 @@ class Walk:
         """One run. Raises Stopped."""
         chosen = selected(run.steps, self.steps, self.every)
         todo: list[tuple[list[Decision], Asked | None]] = []
+        histories = Histories(run)
         for messages, parts in self.plan.parts(chosen):
-            known = [(p, self.past.take(run, *p) if self.past is not None else None) for p in parts]
+            known = [(p, self.past.take(run, *p, histories) if self.past is not None else None) for p in parts]
             left = [p for p, decision in known if decision is None]
             done = [replace(d, labels=self.label(run, *part)) for part, d in known if d is not None]
             todo.append((done, self.plan.asked(messages, left) if left else None))
         yield Started(run, len(chosen), sum(len(done) + (len(asked.parts) if asked else 0) for done, asked in todo))
         if self.warm:
-            for _ in self._through(run, [([], asked) for _, asked in todo], None):
+            for _ in self._through(run, [([], asked) for _, asked in todo], None, histories):
                 pass
-        yield from self._through(run, todo, self.wait)
+        yield from self._through(run, todo, self.wait, histories)
         yield Ended(run)
 
-    def _through(self, run: Run, todo: list[tuple[list[Decision], Asked | None]], wait: Wait | None) -> Iterator[Event]:
+    def _through(
+        self, run: Run, todo: list[tuple[list[Decision], Asked | None]], wait: Wait | None, histories: Histories
+    ) -> Iterator[Event]:
         session, ear, tail = "", Ear() if self.inside else None, Tail() if self.served else None
         for done, asked in todo:
             yield from done
@@ -148,7 +152,7 @@ class Walk:
             if wait is not None:
                 wait(run, asked.step)
             try:
-                yield from self._decide(run, asked, session, ear, tail)
+                yield from self._decide(run, asked, session, ear, tail, histories)
             except FlideError as e:
                 if _hopeless(e):
                     raise Stopped(e.message, isinstance(e, InvalidRequest)) from e
@@ -169,7 +173,9 @@ class Walk:
         if old is not None:
             self._leaving.put(old)
 
-    def _decide(self, run: Run, asked: Asked, session: str, ear: Ear | None, tail: Tail | None) -> list[Decision]:
+    def _decide(
+        self, run: Run, asked: Asked, session: str, ear: Ear | None, tail: Tail | None, histories: Histories
+    ) -> list[Decision]:
         begun = time.perf_counter()
         # No candidates, no keyword: any service of System One's shape will do then.
         more: dict[str, Any] = {"candidates": asked.candidates} if asked.candidates else {}
@@ -211,6 +217,7 @@ class Walk:
                 first=i == 0,
                 questions=self.plan.digest,
                 out_of_scope={n: why for n, why in reply.x_out_of_scope.items() if n in self.plan.at[moment]},
+                histories=histories,
             )
             for i, (step, moment) in enumerate(asked.parts)
         ]

@@ -71,7 +71,7 @@ def test_json_takes_stdout_alone_and_its_keys_are_stable(service: CountingServic
     decisions, summary = rows(result.stdout)[:-1], rows(result.stdout)[-1]
     assert len(decisions) == 3
     assert " ".join(decisions[0]) == (
-        "kind file row run format step moment source messages history_tokens m reused_tokens computed_tokens reason answers "
+        "kind file row run format step moment source messages history history_tokens m reused_tokens computed_tokens reason answers "
         "milliseconds service_milliseconds session model prompt_format untrained out_of_scope phases labels begun request questions"
     )
     assert list(decisions[0]["answers"]) == list(DEFAULT)
