@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 try:
     import typer
@@ -152,9 +152,10 @@ def mcp(
 ) -> None:
     """Offer decisions as MCP tools; a running service answers them.
 
-    Exit codes: 0 the client hung up; 1 the extra is missing; 2 wrong options.
+    Exit codes: 0 the client hung up; 1 the extra is missing or the port is taken; 2 wrong options.
     """
     from flide_agent.client import DEFAULT_URL
+    from flide_agent.errors import FlideError
 
     if transport not in ("stdio", "http"):
         raise typer.BadParameter(f"{transport!r} is none of stdio, http", param_hint="--transport")
@@ -165,14 +166,11 @@ def mcp(
             raise
         _fail("MCP needs the extra 'mcp': pip install 'flide-agent[mcp]'")
         return
-    run(
-        url or DEFAULT_URL,
-        transport="stdio" if transport == "stdio" else "http",
-        host=host,
-        port=port,
-        api_key=api_key,
-        timeout=timeout,
-    )
+    kind: Literal["stdio", "http"] = "stdio" if transport == "stdio" else "http"
+    try:
+        run(url or DEFAULT_URL, transport=kind, host=host, port=port, api_key=api_key, timeout=timeout)
+    except FlideError as e:
+        _fail(e.message)
 
 
 @app.command()

@@ -163,6 +163,10 @@ class DeadlineExceeded(FlideError):
     error_type = "deadline_exceeded"
 
 
+class BodyTimeout(DeadlineExceeded):
+    """The request's body did not arrive in time."""
+
+
 class UnexpectedReply(FlideError):
     """Client only: the answer is not what this client understands."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -113,6 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, Meta(description="of a request body after decompression", extra_json_schema=BYTES)] = (
         32 << 20
     )
+    body_seconds: Annotated[float, Meta(description="for a request's body to arrive; 0: no limit")] = 60.0
     max_state_tokens: Annotated[int, Meta(description="of one state or history; 0: what the model's context leaves")] = 0
     max_question_tokens: Annotated[int, Meta(description="of one question; 0: what the model's context leaves")] = 0
     max_request_tokens: Annotated[int, Meta(description="of all questions and candidates of one request together")] = 65536
@@ -152,13 +154,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("memory_bytes", "disk_bytes", "max_queue", "max_queue_tokens", "max_inflight_bytes",
                      "max_body_bytes", "max_request_tokens", "max_questions", "max_options", "max_candidates",
                      "max_messages", "max_session_queue", "kept_steps", "shutdown_seconds"):  # fmt: skip
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: must be above 0, not {getattr(self, name)}")
         for name in ("tenant_bytes", "session_bytes",
                      "max_stream", "max_state_tokens", "max_question_tokens", "max_round_tokens", "slice_tokens", "max_wait_seconds",
                      "max_sessions",
-                     "session_seconds", "deadline_seconds"):  # fmt: skip
-            if getattr(self, name) < 0:
+                     "session_seconds", "deadline_seconds", "body_seconds"):  # fmt: skip
+            if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: must be 0 or more, not {getattr(self, name)}")
         if self.host_bytes is not None and self.host_bytes < 0:
             raise ValueError(f"host_bytes: must be 0 or more, not {self.host_bytes}")

@@ -20,6 +20,7 @@ from litestar.types import ExceptionHandlersMap
 
 from flide_agent.errors import (
     AuthenticationError,
+    BodyTimeout,
     BodyTooLarge,
     FlideError,
     InternalError,
@@ -40,6 +41,8 @@ def encoded(error: FlideError, path: str = "") -> tuple[int, dict[str, str], byt
     headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, BodyTimeout):
+        headers["Connection"] = "close"  # what may still come is no request
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     body: dict[str, Any] = {"detail": error.detail()}

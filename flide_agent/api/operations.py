@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from litestar import Response, get
+from litestar import HttpMethod, Response, get, route
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from flide_agent.api import backend as b
@@ -22,6 +22,7 @@ PAGE_HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
+PROBED = (HttpMethod.GET, HttpMethod.HEAD)
 KINDS = {"page.html": "text/html", "app.js": "text/javascript", "style.css": "text/css"}
 
 
@@ -30,13 +31,13 @@ def _for_operators(request: Call) -> None:
         raise Forbidden(f"this tells of all tenants; it needs a key of the tenant {OPERATOR!r}")
 
 
-@get("/health")
+@route("/health", http_method=PROBED)
 async def health() -> Json:
     """The process answers; says nothing about the model."""
     return json_reply({"status": "ok"})
 
 
-@get("/ready")
+@route("/ready", http_method=PROBED)
 async def ready(request: Call) -> Json:
     """Whether a decision would be answered now: the self-test's report, the store's mode, and a probe through the engine."""
     # Without a key: nothing of what others do.

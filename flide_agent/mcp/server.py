@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
 from pydantic import Field
 
+from flide_agent import __version__
 from flide_agent.client import AsyncClient
-from flide_agent.errors import FlideError, InvalidRequest
+from flide_agent.errors import FlideError, InvalidRequest, StartError
 from flide_agent.mcp.specs import CallSpec, MessageSpec, QuestionSpec, messages_of, questions_of
 from flide_agent.mcp.verdict import decided, failed, guarded
 from flide_agent.replies import Reply
@@ -28,7 +30,7 @@ Session = Annotated[str | None, Field(description="Name of the session; the same
 def build(url: str, *, api_key: str | None = None, timeout: float = 30.0, transport: Any = None) -> MCPServer[Any]:
     """A server of tools that ask the service at url. timeout: seconds for one decision, all tries included."""
     client = AsyncClient(url, api_key=api_key, timeout=timeout, retries=1, transport=transport)
-    server: MCPServer[Any] = MCPServer("flide", instructions=INSTRUCTIONS, log_level="WARNING")
+    server: MCPServer[Any] = MCPServer("flide", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
 
     async def ask(questions: dict[str, Any], messages: list[MessageSpec] | None, session: str | None, **more: Any) -> Reply:
         if messages is not None:
@@ -112,9 +114,20 @@ def run(
     api_key: str | None = None,
     timeout: float = 30.0,
 ) -> None:
-    """Serve until the client hangs up (stdio) or the process is stopped (HTTP, at /mcp)."""
+    """Serve until the client hangs up (stdio) or the process is stopped (HTTP, at /mcp). Raises StartError when the port is taken."""
     server = build(url, api_key=api_key, timeout=timeout)
     if transport == "stdio":
         server.run("stdio")
     else:
+        _check_free(host, port)
         server.run("streamable-http", host=host, port=port)
+
+
+def _check_free(host: str, port: int) -> None:
+    """The library would end the process with its own words and status."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            s.bind((host, port))
+    except OSError as e:
+        raise StartError(f"cannot listen on {host} port {port}: {e.strerror or e}; choose another --port or --host") from e

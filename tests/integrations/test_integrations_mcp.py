@@ -143,3 +143,13 @@ def test_the_command_names_its_options() -> None:
     )
     assert run.returncode == 2
     assert "stdio" in run.stderr
+
+
+def test_a_taken_port_is_a_line_and_exit_code_1() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "flide_agent.cli", "mcp", "--transport", "http", "--port", port]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert run.returncode == 1
+    assert run.stderr.startswith(f"flide-agent: cannot listen on 127.0.0.1 port {port}")
+    assert len(run.stderr.splitlines()) == 1

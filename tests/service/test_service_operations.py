@@ -29,7 +29,14 @@ HISTORY = [{"role": "user", "content": f"{SECRET} {i} " * 20} for i in range(8)]
 @pytest.fixture(scope="module")
 def watched(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Running:
     """A server that logs every request, with small limits."""
-    limits = ("max_body_bytes=60000", "max_inflight_bytes=100000", "max_sessions=6", "max_options=5", "max_messages=50")
+    limits = (
+        "body_seconds=2",
+        "max_body_bytes=60000",
+        "max_inflight_bytes=100000",
+        "max_sessions=6",
+        "max_options=5",
+        "max_messages=50",
+    )
     more = [option for limit in ("access_log=true", "log_format=json", *limits) for option in ("--set", limit)]
     return start(tmp_path_factory.mktemp("watched") / "s", *more)
 
@@ -147,6 +154,23 @@ def test_bytes_in_flight_are_bounded(watched: Running) -> None:
     while httpx.post(watched.url + "/v1/systemone", content=b"y" * 59_000).status_code == 429:
         assert time.monotonic() < end, "a client that hangs up gives its bytes back"
         time.sleep(0.1)
+
+
+def test_probes_may_ask_for_the_head_alone(watched: Running) -> None:
+    for path in ("/health", "/ready"):
+        reply = watched.http().head(path)
+        assert (reply.status_code, reply.content) == (200, b"")
+
+
+def test_a_body_that_does_not_arrive_is_given_up(watched: Running) -> None:
+    host, port = watched.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as slow:
+        slow.sendall(b"POST /v1/systemone HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+        answer = b""
+        while part := slow.recv(4096):  # until the server closes
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive within 2 s" in answer
 
 
 def test_a_deadline_that_cannot_be_held_costs_no_work(server: Running) -> None:
