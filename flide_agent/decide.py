@@ -149,13 +149,18 @@ class Decider:
 
         waits = await self._at_once_or_in_thread(begin, Waits.give_up)
         done = await self._answered(waits, times)
+        try:
+            outcome = Outcome.of(done, waits.m)
+        except BaseException:
+            _release(done)
+            raise
         checkpoints = self._made(done)
         self._behind.publish(waits, checkpoints)
         times.mark("keep")
         decision = self._decision(tenant, {}, waits, done, times, checkpoints, len(asked.lengths))
         for watch in self.watchers:
             watch(decision)
-        return Outcome.of(done, waits.m, decision.saved)
+        return outcome
 
     async def _decide(self, tenant: str, ask: Ask, admission: Admission | None) -> Decision:
         times = Times(ask.arrived)

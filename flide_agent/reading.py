@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Logits: TypeAlias = npt.NDArray[np.floating[Any]]
 NOTHING = np.zeros(0)
+NOT_FINITE = "the model gave numbers that are not finite for this request"
 Branches: TypeAlias = "tuple[tuple[str, Question, Branch], ...]"
 """Question id, question, its tokens and labels."""
 
@@ -116,10 +117,13 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     saved: int
 
     @classmethod
-    def of(cls, done: Done, m: int, saved: int) -> Outcome:
-        logits = [np.asarray(readouts[0], np.float64) for readouts in done.result.logits[1:]]
+    def of(cls, done: Done, m: int) -> Outcome:
+        """Raises InternalError when logits are not finite."""
+        logits = np.concatenate([readouts[0] for readouts in done.result.logits[1:]], dtype=np.float64)
+        if not np.isfinite(logits).all():
+            raise InternalError(NOT_FINITE)
         sums = tuple([readouts[0] for readouts in done.result.sums[1:]])
-        return cls(np.concatenate(logits).tobytes(), sums, m, saved)
+        return cls(logits.tobytes(), sums, m, max([position for _, position in done.result.checkpoints], default=m))
 
     def answers(self, reading: Reading) -> dict[str, Any]:
         """Of the reading that it is an answer to."""
@@ -235,7 +239,7 @@ def probabilities(logits: Logits, temperature: float = 1.0) -> npt.NDArray[np.fl
 def _softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Over the last axis."""
     if not np.isfinite(x).all():
-        raise InternalError("the model gave numbers that are not finite for this request")
+        raise InternalError(NOT_FINITE)
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
 
@@ -246,5 +250,5 @@ def label_mass(logits: Logits, total: float | None) -> float:
     Both are float32 results of their own sums, which may put the share of labels that hold everything at a rounding above 1.
     """
     if total is None or not np.isfinite(total):
-        raise InternalError("the model gave numbers that are not finite for this request")
+        raise InternalError(NOT_FINITE)
     return min(1.0, float(np.exp(logits.astype(np.float64) - total).sum()))

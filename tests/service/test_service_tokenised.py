@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from datetime import date
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from flide_engine.segments import Request
+from null_engine import open_null
 
 from flide_agent import default_model
 from flide_agent.arrivals import Arrivals
@@ -74,8 +77,8 @@ def test_answers_have_the_same_bits(reader: StateReader, dtype: type[np.floating
     for _ in range(50):
         own = [(4 * rng.standard_normal(len(b.labels))).astype(dtype) for _, _, b in reading.branches]
         logits, sums = ((), *((x,) for x in own)), ((), *((float(np.logaddexp.reduce(x)) + 0.1,) for x in own))
-        done: Any = SimpleNamespace(result=SimpleNamespace(logits=logits, sums=sums))
-        outcome = crossed(Outcome.of(done, 64, 128))
+        done: Any = SimpleNamespace(result=SimpleNamespace(logits=logits, sums=sums, checkpoints={(0, 64): 1, (0, 128): 2}))
+        outcome = crossed(Outcome.of(done, 64))
         assert outcome.answers(reading) == read_answers(reading, logits, sums)[0]
         assert (outcome.m, outcome.saved) == (64, 128)
 
@@ -103,6 +106,34 @@ def test_what_cannot_be_asked_is_refused_before_the_engine(reader: StateReader) 
         check(ask, Served("other", False, 1, DAY), False)
     with pytest.raises(TooLong):
         read(reader, "word " * 5000)
+
+
+async def test_a_state_that_gave_no_numbers_is_not_kept(reader: StateReader, tmp_path: Path) -> None:
+    service: Any = open_null(Settings(store=tmp_path / "s"))
+    decider, released = service.decider, []
+    asked = Tokenised.of(read(reader, "word " * 100), 1.0, 0.0, 1.0)
+
+    def broken(run: Any) -> Any:
+        def answer(round: Any) -> Any:
+            result = run(round)
+            (one,) = result.results
+            for checkpoint in one.checkpoints.values():
+                released.append(checkpoint)
+            bad = tuple(tuple(x + np.nan for x in readouts) for readouts in one.logits)
+            return dataclasses.replace(result, results=(dataclasses.replace(one, logits=bad),))
+
+        return answer
+
+    service.engine.run = broken(service.engine.run)
+    with pytest.raises(InternalError, match="not finite"):
+        await decider.run("t", asked)
+    assert released
+    assert not any(checkpoint.alive for checkpoint in released)
+    del service.engine.run
+    assert (await decider.run("t", asked)).m == 0
+    await decider.settle()
+    assert (await decider.run("t", asked)).m == 64
+    await service.close()
 
 
 async def test_what_other_threads_finish_arrives_and_wakes_the_loop_once() -> None:
