@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import msgspec
 from flide_agent.asks import Opening, check_session_id
 from flide_agent.decide import Decider
 from flide_agent.errors import Unavailable
-from flide_agent.store import StoreError
+from flide_agent.store.keep import FORGET_WAIT, REFUSED
 
 if TYPE_CHECKING:
     from flide_agent.sessions import SessionInfo
@@ -67,9 +68,10 @@ async def fork(decider: Decider, tenant: str, session: str, opening: Opening) ->
 async def delete(decider: Decider, tenant: str, session: str) -> dict[str, Any]:
     """Remove a session and what only it holds. Raises NotFound, Unavailable while the disk refuses to record it."""
     async with decider.session_lock(tenant, check_session_id(session)):
-        try:
-            gone = await decider.in_thread(partial(decider.sessions.delete, tenant, session))
-        except StoreError as e:  # it is gone from memory, and its files may still be there
-            raise Unavailable(e.message, retry_after=10.0) from e
+        deletion = await decider.in_thread(partial(decider.sessions.deleting, tenant, session))
+        try:  # without a thread: a few that wait for the disk would hold up everybody's steps
+            gone = await asyncio.wait_for(asyncio.wrap_future(deletion), FORGET_WAIT)
+        except TimeoutError:  # it is gone from memory, and its files may still be there
+            raise Unavailable(REFUSED, retry_after=5.0) from None
     decider.retention.deleted(tenant)
     return {"id": session, "deleted": True, "checkpoints": gone}

@@ -13,7 +13,7 @@ from flide_agent.errors import FlideError
 
 MOST = 64
 """Sessions that wait to be deleted; when the disk is that far behind, the replay waits for it."""
-THREADS = 8
+THREADS = 32
 """Deletions at once: each waits for all that the store has to write before it, so together they wait once."""
 
 TRIM = 4

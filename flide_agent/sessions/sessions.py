@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,8 +24,9 @@ from flide_agent.sessions.live import LiveSession
 from flide_agent.sessions.places import Habit, habit, learned, places, ranks
 from flide_agent.sessions.registry import MAX_LIVE, MAX_UNSAVED, Registry
 from flide_agent.sessions.step import Page, SessionInfo, Step
-from flide_agent.store import CheckpointStore, Kind, StoreError
+from flide_agent.store import CheckpointStore, Kind
 from flide_agent.store.identity import tenant_id
+from flide_agent.store.keep import FORGET_WAIT, REFUSED
 
 if TYPE_CHECKING:
     from flide_agent.messages import Message
@@ -250,13 +252,17 @@ class Sessions:
 
         Raises Unavailable when the disk refuses to record it within 10 s; it is gone for everybody then, but not yet for good.
         """
-        share_key = self.share_key(tenant)
-        session = self._registry.known(self.share_key(tenant), session_id)
-        self._registry.remove(session)
         try:
-            return self._store.forget(share_key, session.key.hex())
-        except StoreError as error:
-            raise Unavailable(str(error), retry_after=5.0) from error
+            return self.deleting(tenant, session_id).result(FORGET_WAIT)
+        except TimeoutError:
+            raise Unavailable(REFUSED, retry_after=5.0) from None
+
+    def deleting(self, tenant: str, session_id: str) -> Future[int]:
+        """`delete` for those who wait for the disk otherwise. Raises NotFound."""
+        share_key = self.share_key(tenant)
+        session = self._registry.known(share_key, session_id)
+        self._registry.remove(session)
+        return self._store.forgetting(share_key, session.key.hex())
 
     def fork(self, tenant: str, session_id: str, new_id: str | None = None, metadata: Any = None) -> SessionInfo:
         """A second session with the same heads, steps and checkpoints. Raises NotFound, Conflict when new_id exists."""

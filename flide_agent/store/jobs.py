@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from flide_engine.memory import Checkpoint
@@ -55,14 +54,14 @@ class Rows:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A removal that is worked out when everything before it is committed. done: set when it is applied."""
+    """A removal that is worked out when everything before it is committed. applied: called when the index has it."""
 
     collect: Callable[[], Removal]
-    done: threading.Event = field(default_factory=threading.Event)
+    applied: Callable[[], None] | None = None
 
     def removal(self) -> Removal:
         removal = self.collect()
-        removal.done = self.done
+        removal.applied = self.applied
         return removal
 
 

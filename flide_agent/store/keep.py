@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 
 from flide_engine.memory import Checkpoint
 from flide_engine.segments import Tokens
@@ -22,6 +23,9 @@ from flide_agent.store.writer import Writer
 
 EXPORT_WAIT = 5.0
 """Seconds that `relieve` waits for a write under way to let go of its checkpoint."""
+FORGET_WAIT = 10.0
+"""Seconds that a deletion waits for the index."""
+REFUSED = "the disk refuses to record the deletion; it is done when it takes writes again"
 
 
 class Keeping:
@@ -128,12 +132,20 @@ class Keeping:
         if self._nodes.new_holds:
             self.writer.submit(self._holds)
 
-    def forget(self, share_key: bytes, session: str, timeout: float = 10.0) -> int:
+    def forget(self, share_key: bytes, session: str, timeout: float = FORGET_WAIT) -> int:
         """Remove a holder, and what nobody else holds from both tiers, index and files. Returns how many checkpoints went.
 
         Waits for the index commit; raises StoreError when it does not happen within timeout (s).
         """
+        try:
+            return self.forgetting(share_key, session).result(timeout)
+        except TimeoutError:
+            raise StoreError(REFUSED) from None
+
+    def forgetting(self, share_key: bytes, session: str) -> Future[int]:
+        """`forget` for those who wait otherwise: what it returns, once the index has it."""
         holder = ids.holder_key(share_key, session)
+        done: Future[int] = Future()
         gone = 0
 
         def collect() -> Removal:
@@ -141,11 +153,12 @@ class Keeping:
             removal, gone = forget_holder(self._nodes, self.index, holder)
             return removal
 
-        task = Task(collect)
-        self.writer.submit(task)
-        if not task.done.wait(timeout):
-            raise StoreError("the disk refuses to record the deletion; it is done when it takes writes again")
-        return gone
+        def applied() -> None:
+            if done.set_running_or_notify_cancel():
+                done.set_result(gone)
+
+        self.writer.submit(Task(collect, applied))
+        return done
 
     def _keep_budget(self) -> None:
         if self._device_limit is not None and (over := self._nodes.device_bytes - self._device_limit) > 0:

@@ -6,7 +6,7 @@ applied, from what is true then, so that the order in which removals and writes 
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,13 +19,13 @@ from flide_agent.store.nodes import Node, Nodes, encode_record
 class Removal:
     """dirty: keys whose records changed. holds: rows of holders that are gone. files: (name, bytes) to unlink.
 
-    done: set when the index has it.
+    applied: called when the index has it.
     """
 
     dirty: set[bytes] = field(default_factory=set)
     holds: set[bytes] = field(default_factory=set)
     files: list[tuple[str, int]] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
+    applied: Callable[[], None] | None = None
 
     @property
     def bytes(self) -> int:

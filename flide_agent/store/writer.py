@@ -218,7 +218,8 @@ class Writer:
         self._owed += [("gc", name.encode(), None) for name in sizes]
         with self.disk.nodes.lock:
             self.disk.nodes.disk_bytes -= sum(sizes.values())
-        removal.done.set()
+        if removal.applied is not None:
+            removal.applied()
 
     def _touched(self) -> list[Write]:
         with self.disk.nodes.lock:

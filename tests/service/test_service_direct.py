@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from flide_agent import views
 from flide_agent.asks import parse_decide
 from flide_agent.direct import Hand
 from flide_agent.errors import UnknownModel
@@ -98,3 +101,20 @@ def test_other_threads_work_for_themselves() -> None:
     thread.start()
     thread.join()
     assert names == ["own"]
+
+
+def test_deletions_that_wait_for_the_disk_hold_up_no_step(local: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
+    decider, disk = local.service.decider, Future[int]()
+    monkeypatch.setattr(decider.sessions, "deleting", lambda *_: disk)
+    ask = parse_decide({"messages": MESSAGES, "questions": NOUL}, "beside", local.settings)
+
+    async def both() -> bool:
+        deletions = [asyncio.create_task(views.delete(decider, local.tenant, f"gone-{i}")) for i in range(20)]
+        await asyncio.sleep(0.2)
+        answered = await asyncio.wait_for(decider.decide(local.tenant, ask), 30)
+        waiting = not any(d.done() for d in deletions)
+        disk.set_result(0)
+        await asyncio.gather(*deletions)
+        return waiting and bool(answered.reply["answers"])
+
+    assert local._wait(both())
