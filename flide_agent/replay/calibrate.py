@@ -11,12 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from flide_agent.replay.labels import Labels, expected
-from flide_agent.replay.moments import BEFORE
-from flide_agent.replay.pack import DEFAULT_PACK, Pack, load, probabilities, written
+from flide_agent.replay.moments import BEFORE, Plan
+from flide_agent.replay.pack import DEFAULT_PACK, Pack, load, pack_of, probabilities, written
 from flide_agent.replay.paths import keep_apart
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.scoring import Sample, score, temperature_of
 from flide_agent.replay.text import line
+from flide_agent.replay.totals import counted
 
 LEAST = 20
 """Labelled answers that a temperature is taken from."""
@@ -29,8 +30,17 @@ def run(files: list[Path], questions: Path | None, labels: Path | None, target_e
         read = {"--questions": questions, "--labels": labels}
         given = [(option, path) for option, path in read.items() if path is not None]
         keep_apart([("--output", output)], [*given, *(("the input", path) for path in files)])
-        pack = load(questions) if questions else DEFAULT_PACK
-        samples = gather(files, pack, Labels.load(labels) if labels else Labels())
+        pack = load(questions) if questions else recorded_pack(files)
+        table = Labels.load(labels) if labels else Labels()
+        samples = gather(files, pack, table)
+        if labels:
+            told = table.use(pack)
+            for text in told.unread() + told.unasked():
+                say.print(line(text, 400), soft_wrap=True)
+            if not told.matched:
+                raise QuestionsError(f"{labels}: no label in it is about an answer here")
+        if not any(len(sample) for sample in samples.values()):
+            raise QuestionsError("no answer has a label: give --labels, or a pack with references by --questions")
         out, lines = calibrated(pack, samples, target_error)
         output.write_text(written(out), encoding="utf-8")
     except (QuestionsError, OSError) as e:
@@ -64,8 +74,8 @@ def calibrated(pack: Pack, samples: dict[str, Sample], target_error: float) -> t
     lines = []
     for name, sample in samples.items():
         if len(sample) < LEAST or len(set(sample.right)) < 2:
-            why = f"{len(sample)} labelled answers, {len(set(sample.right))} kinds of label; it stays as it is"
-            lines.append(f"{name}: {why}")
+            have = f"{counted(len(sample), 'labelled answer')}, {counted(len(set(sample.right)), 'kind')} of label"
+            lines.append(f"{name}: {have}; it stays as it is: {LEAST} of 2 kinds are needed")
             continue
         t, after, before = temperature_of(sample)
         found = score(sample, temperature=t, target_error=target_error)
@@ -83,17 +93,56 @@ def calibrated(pack: Pack, samples: dict[str, Sample], target_error: float) -> t
     return Pack(pack.questions, readings), lines
 
 
+def recorded_pack(files: list[Path]) -> Pack:
+    """The pack that the decisions were asked with, out of the summaries. Raises QuestionsError where it is not told."""
+    found: dict[str, Pack] = {}
+    for path in files:
+        pack, digests = None, set()
+        for number, record in _records(path):
+            if record.get("kind") == "decision":
+                digests.add(str(record.get("questions")))
+            elif record.get("kind") == "summary" and "pack" in record:
+                pack = pack_of(record["pack"], f"{path}:{number}")
+        if pack is None and digests == {_asked(DEFAULT_PACK)}:
+            pack = DEFAULT_PACK
+        if pack is None or digests - {_asked(pack)}:
+            raise QuestionsError(f"{path}: does not hold the questions that it answers; give their pack with --questions")
+        found[written(pack)] = pack
+    if len(found) != 1:
+        raise QuestionsError("the files were written with different packs; give the one to calibrate with --questions")
+    return found.popitem()[1]
+
+
+def _asked(pack: Pack) -> str:
+    return Plan(pack.questions, pack.moments).digest
+
+
 def _decisions(files: list[Path]) -> Iterator[dict[str, Any]]:
     for path in files:
-        try:
-            with path.open(encoding="utf-8") as f:
-                for number, text in enumerate(f, 1):
+        for number, record in _records(path):
+            if record.get("kind") == "decision":
+                if not all(k in record for k in ("file", "row", "run", "step", "answers")):
+                    raise QuestionsError(f"{path}:{number}: a decision without file, row, run, step or answers")
+                yield record
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """What a killed process left of a last line is left out."""
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as f:
+            for number, text in enumerate(f, 1):
+                try:
                     record = json.loads(text)
-                    if isinstance(record, dict) and record.get("kind") == "decision":
-                        if not all(k in record for k in ("file", "row", "run", "step", "answers")):
-                            raise QuestionsError(f"{path}:{number}: a decision without file, row, run, step or answers")
-                        yield record
-        except (ValueError, RecursionError, OSError) as e:
-            if isinstance(e, QuestionsError):
-                raise
-            raise QuestionsError(f"{path}: not the output of `replay --json`: {e}") from e
+                except ValueError:
+                    if number > 1 and not text.endswith("\n"):
+                        return
+                    raise
+                if isinstance(record, dict):
+                    yield number, record
+    except OSError as e:
+        raise QuestionsError(f"{path}: cannot be read: {e.strerror or e}") from e
+    except QuestionsError:
+        raise
+    except (ValueError, RecursionError) as e:
+        raise QuestionsError(f"{path}:{number}: not the output of `replay --json`: {e}") from e

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from flide_agent.errors import FlideError
 from flide_agent.replay.compare import NO_CACHE, NoCache, Side, Stateless
-from flide_agent.replay.labels import Labels
+from flide_agent.replay.labels import Labels, Use
 from flide_agent.replay.load import Pace, over
 from flide_agent.replay.moments import Plan
 from flide_agent.replay.outputs import Options, Outputs
-from flide_agent.replay.pack import DEFAULT_PACK, Pack, load
+from flide_agent.replay.pack import DEFAULT_PACK, Pack, described, load
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.reading import all_runs
 from flide_agent.replay.records import Problem, Run, Step
@@ -35,11 +35,13 @@ DONE, PROBLEMS, WRONG, NO_SERVICE, DRIFT, INTERRUPTED = 0, 1, 2, 3, 4, 130
 def run(options: Options) -> int:
     """Replay the files; returns the exit code. Everything for people goes to stderr when the JSONL takes stdout."""
     console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
-    say = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    say = _stderr()
     try:
         found = options.inputs()
         pack = load(options.questions) if options.questions else DEFAULT_PACK
         labels = Labels.load(options.labels) if options.labels else Labels()
+        if options.labels:
+            _tell_unread(labels.use(pack), say)
         with ExitStack() as stack:
             past = Resumed(options.resume, Plan(pack.questions, pack.moments).digest) if options.resume else None
             if past is not None:
@@ -51,7 +53,7 @@ def run(options: Options) -> int:
                 out.begin(pack, _identity(service))
             screen = stack.enter_context(Screen(console, pack, len(found), options.agents))
             try:
-                code = _replay(options, found, walk, screen, out)
+                code = _replay(options, found, labels, walk, screen, out)
                 passing = options.url is None and options.settings.store is None  # a store that goes with this process
                 if not (options.keep or passing or code == NO_SERVICE):
                     walk.forget()
@@ -103,7 +105,19 @@ def _side(options: Options, service: Decides, stack: ExitStack) -> Side | None:
     return Stateless(stack.enter_context(Client(options.compare, api_key=options.api_key, timeout=300.0)))
 
 
-def _replay(options: Options, found: list[Path | Problem], walk: Walk, screen: Screen, out: Outputs) -> int:
+def _stderr() -> Console:
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def _tell_unread(use: Use, say: Console) -> None:
+    """Warn of labels that cannot be compared with. Raises QuestionsError when there are no others."""
+    for text in use.unread():
+        say.print(line(text, 400), soft_wrap=True)
+    if not use.read:
+        raise QuestionsError(f"{use.path}: no label in it is one that a question is compared with")
+
+
+def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk: Walk, screen: Screen, out: Outputs) -> int:
     code = DONE
     complete = False
     try:
@@ -123,7 +137,14 @@ def _replay(options: Options, found: list[Path | Problem], walk: Walk, screen: S
     scored = out.scores.results()
     for text in out.scores.lines(scored):
         screen.console.print(plain(text), soft_wrap=True)
-    summary = screen.totals.record() | ({"scores": scored} if scored else {})
+    summary = screen.totals.record() | {"pack": described(out.scores.pack)} | ({"scores": scored} if scored else {})
+    if options.labels is not None:
+        use = labels.use(out.scores.pack)
+        summary["labels"] = use.record()
+        if complete:
+            for text in use.unasked():
+                _stderr().print(line(text, 400), soft_wrap=True)
+            code = code if use.matched else WRONG
     if out.verification is not None and complete:
         out.verification.end()
         for text in out.verification.lines():

@@ -69,7 +69,11 @@ def load(path: Path) -> Pack:
 
     Only the outline is checked here; the service checks each question and names every mistake at once.
     """
-    value = _parsed(path)
+    return pack_of(_parsed(path), str(path))
+
+
+def pack_of(value: Any, path: str) -> Pack:
+    """The same of the value that a file holds; path: what errors call it. Raises QuestionsError."""
     if isinstance(value, dict) and isinstance(value.get("questions"), dict):
         value = value["questions"]
     if not isinstance(value, dict) or not value:
@@ -86,6 +90,11 @@ def load(path: Path) -> Pack:
 
 def written(pack: Pack) -> str:
     """The pack as a JSON file that `load` reads."""
+    return json.dumps({"questions": described(pack)}, indent=1, ensure_ascii=False) + "\n"
+
+
+def described(pack: Pack) -> dict[str, Any]:
+    """The pack as an object that `pack_of` reads."""
     out: dict[str, Any] = {}
     for name, question in pack.questions.items():
         r = pack.readings[name]
@@ -98,7 +107,7 @@ def written(pack: Pack) -> str:
             "temperature": r.temperature,
         }
         out[name] = {**question, **{k: v for k, v in own.items() if v not in ("", {}, None)}}
-    return json.dumps({"questions": out}, indent=1, ensure_ascii=False) + "\n"
+    return out
 
 
 def probabilities(answer: dict[str, Any]) -> dict[str, float]:

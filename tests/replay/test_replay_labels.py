@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from flide_agent import cli
 from flide_agent.replay.labels import Labels, expected
+from flide_agent.replay.moments import Plan
 from flide_agent.replay.pack import DEFAULT_PACK, Pack, Reading, load, tempered, written
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.scoring import Sample, auroc, ece, score, temperature_of, threshold_at, wilson
@@ -85,6 +86,11 @@ def test_firing_looks_at_the_probability_at_the_temperature() -> None:
         (Reading("x", {"cat": "look"}), {"type": "choice", "criteria": {"look": None}}, {"x": "cat"}, "look"),
         (Reading("x"), {"type": "choice", "criteria": {"look": None}}, {"x": "edit"}, None),
         (Reading("x", {"true": False}), {"type": "noul"}, {"x": True}, "false"),
+        (Reading("x", {"yes": True, "no": False}), {"type": "noul"}, {"x": False}, "false"),
+        (Reading("x", {"yes": True, "no": False}), {"type": "noul"}, {"x": "maybe"}, None),
+        (Reading("x", {"HIGH": True}), {"type": "noul"}, {"x": True}, None),
+        (Reading("x", {"yes": "a"}), {"type": "choice", "criteria": {"a": None}}, {"x": True}, "a"),
+        (Reading("x", {"1": 0}), {"type": "score", "criteria": ["a", "b"]}, {"x": "yes"}, None),
     ],
 )
 def test_from_a_label_to_an_option(
@@ -199,6 +205,7 @@ def decisions(tmp_path: Path, n: int = 200) -> Path:
                 "run": "r",
                 "step": i,
                 "answers": answers,
+                "questions": Plan(DEFAULT_PACK.questions, DEFAULT_PACK.moments).digest,
                 "labels": {"last_failed": bool(rng.random() < p)},
             }
             f.write(json.dumps(row) + "\n")
