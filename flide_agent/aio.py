@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """The same for asyncio. Not to be shared between event loops."""
+    """The same for asyncio. Not to be shared between event loops. Raises ValueError as `Client` does."""
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ except ImportError:  # the base install is the client alone
 from flide_agent.bench.command import app as bench_app
 from flide_agent.cache.command import app as cache_app
 from flide_agent.replay.options import register as register_replay
+from flide_agent.server_options import header_key
 
 if TYPE_CHECKING:
     from flide_agent.settings import Settings
@@ -147,7 +148,10 @@ def mcp(
     transport: Annotated[str, typer.Option(help="stdio, or http to listen at /mcp.")] = "stdio",
     host: Annotated[str, typer.Option(help="Address to listen on with http.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on with http.")] = 8322,
-    api_key: Annotated[str | None, typer.Option(envvar="FLIDE_API_KEY", help="Key for the service.", show_envvar=True)] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="FLIDE_API_KEY", callback=header_key, help="Key for the service.", show_envvar=True),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one decision, all tries included.")] = 30.0,
 ) -> None:
     """Offer decisions as MCP tools; a running service answers them.

@@ -50,7 +50,10 @@ T = TypeVar("T")
 
 
 class Client:
-    """Synchronous client. timeout: seconds for a whole call, retries included. Safe to share between threads."""
+    """Synchronous client. timeout: seconds for a whole call, retries included. Safe to share between threads.
+
+    Raises ValueError for an api_key that no HTTP header can hold.
+    """
 
     def __init__(
         self,

@@ -157,7 +157,18 @@ def failure(error: httpx.RequestError | TimeoutError, url: str) -> FlideError:
     return Unreachable(f"no answer from {url}: {type(error).__name__}: {error}")
 
 
+def check_key(api_key: str) -> None:
+    """Raises ValueError for a key that no HTTP header can hold. The message does not show the key."""
+    bad = next((i for i, c in enumerate(api_key) if not "!" <= c <= "~"), None)
+    if bad is not None:
+        what = "white space" if api_key[bad].isspace() else "no visible ASCII character"
+        raise ValueError(f"an API key is visible ASCII without spaces; character {bad + 1} of {len(api_key)} is {what}")
+
+
 def headers_of(api_key: str | None) -> dict[str, str]:
+    """Of every request. Raises ValueError for a key that no header can hold."""
+    if api_key:
+        check_key(api_key)
     headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "flide-agent"}
     return headers | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
 

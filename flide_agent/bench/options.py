@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flide_agent.server_options import header_key, server_url
 from flide_agent.settings import rows_of_a_pass
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ Names = Annotated[str | None, typer.Option("--only", help="Workloads to run, wit
 Rows = Annotated[int | None, typer.Option(min=1, help="At most so many requests of each workload.")]
 Scale = Annotated[float, typer.Option(min=0.001, help="Scale states and messages, for slow machines.")]
 Data = Annotated[list[str] | None, typer.Option("--data", help="A real set: race, quality, multirc or di = its folder.")]
-Url = Annotated[str | None, typer.Option(help="Ask this server instead of one that is started here.")]
-Key = Annotated[str | None, typer.Option(envvar="FLIDE_API_KEY", help="Key for --url.", show_envvar=True)]
+Url = Annotated[str | None, typer.Option(callback=server_url, help="Ask this server instead of one that is started here.")]
+Key = Annotated[str | None, typer.Option(envvar="FLIDE_API_KEY", callback=header_key, help="Key for --url.", show_envvar=True)]
 Out = Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")]
 Set_ = Annotated[list[str] | None, typer.Option("--set", help="Any setting of the server as NAME=VALUE.")]
 Clients = Annotated[str, typer.Option(help="Numbers of closed-loop clients, with commas between.")]

@@ -33,8 +33,8 @@ def is_event(value: Any) -> bool:
 def chains(events: list[dict[str, Any]]) -> Iterator[Chain]:
     """The session's main line (to its last message), then other branches and side chains in the order of the file.
 
-    Events without any parent at all are taken in the order of the file. A compaction starts the history anew: the events
-    before it stay before it in the chain.
+    Events must not be `circular`. Events without any parent at all are taken in the order of the file. A compaction starts the
+    history anew: the events before it stay before it in the chain.
     """
     nodes = {text_field(e, "uuid"): e for e in events if text_field(e, "uuid")}
     if not any(text_field(e, "parentUuid") in nodes for e in events):
@@ -62,6 +62,25 @@ def chains(events: list[dict[str, Any]]) -> Iterator[Chain]:
             name = f"{kind} {numbers[kind]}"
         told |= {text_field(e, "uuid") for e in path}
         yield Chain(name, path, fresh)
+
+
+def circular(events: list[dict[str, Any]]) -> set[str]:
+    """uuids of events whose parents never end: they stand on a circle or lead into one, so there is no first of them."""
+    parents = {
+        text_field(e, "uuid"): text_field(e, "parentUuid") or text_field(e, "logicalParentUuid")
+        for e in events
+        if text_field(e, "uuid")
+    }
+    ends: set[str] = set()
+    lost: set[str] = set()
+    for uuid in parents:
+        way: dict[str, None] = {}
+        at = uuid
+        while at in parents and at not in ends and at not in lost and at not in way:
+            way[at] = None
+            at = parents[at]
+        (lost if at in way or at in lost else ends).update(way)
+    return lost
 
 
 def read(chain: Chain, clean: Cleaned, *, as_sent: bool) -> tuple[Turns, int]:

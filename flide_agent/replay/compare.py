@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from flide_agent.errors import FlideError
+from flide_agent.errors import FlideError, UnexpectedReply, Unreachable
 from flide_agent.replay.moments import Asked
 from flide_agent.replay.pack import probabilities
 from flide_agent.replay.questions import Questions
@@ -51,7 +51,8 @@ class Other:
 class Side(Protocol):
     """Who is asked beside."""
 
-    def ask(self, run: Run, asked: Asked, answers: dict[str, Any]) -> Other: ...
+    def ask(self, run: Run, asked: Asked, answers: dict[str, Any]) -> Other:
+        """What it said, or why it said nothing. Raises Unreachable when nobody is there, or no System One server."""
 
 
 class Stateless:
@@ -72,6 +73,8 @@ class Stateless:
             if asked.on_candidate:
                 replies.append(self._one(run, [*asked.messages, *asked.candidate], asked.on_candidate))
         except FlideError as e:
+            if isinstance(e, Unreachable | UnexpectedReply) or e.status in (401, 403, 404, 405):  # nor will it answer others
+                raise Unreachable(f"--compare: {e.message}") from e
             return Other({}, 1000 * (time.perf_counter() - begun), None, False, 0.0, e.message)
         counts = [r.usage.input_tokens - r.usage.x_cached_tokens for r, _ in replies if r.usage.input_tokens is not None]
         computed = sum(counts) if len(counts) == len(replies) else None

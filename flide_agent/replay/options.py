@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flide_agent.server_options import header_key, server_url
+
 if TYPE_CHECKING:
     from flide_agent.settings import Settings
 
@@ -28,8 +30,17 @@ def steps_range(text: str) -> tuple[int, int | None]:
 Files = Annotated[
     list[Path], typer.Argument(help="Trajectories: files, folders, patterns, - for stdin; any format, found by content.")
 ]
-Url = Annotated[str | None, typer.Option(help="Ask this server instead of a service in this process.")]
-Key = Annotated[str | None, typer.Option(envvar="FLIDE_API_KEY", help="Key for --url and --compare.", show_envvar=True)]
+
+
+def _side(url: str | None) -> str | None:
+    return url if url == "no-cache" else server_url(url)
+
+
+Url = Annotated[str | None, typer.Option(callback=server_url, help="Ask this server instead of a service in this process.")]
+Key = Annotated[
+    str | None,
+    typer.Option(envvar="FLIDE_API_KEY", callback=header_key, help="Key for --url and --compare.", show_envvar=True),
+]
 Model = Annotated[str | None, typer.Option(help="'default' (in the package), 'dummy:SIZE', a folder, or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")]
@@ -72,7 +83,9 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
             str | None, typer.Option(help="Requests a second; 'recorded' or 'recorded*10': at the recorded times.")
         ] = None,
         warm: Annotated[bool, typer.Option("--warm", help="Walk every run once beforehand, unmeasured.")] = False,
-        compare: Annotated[str | None, typer.Option(help="Ask another System One server too (URL), or 'no-cache'.")] = None,
+        compare: Annotated[
+            str | None, typer.Option(callback=_side, help="Ask another System One server too (URL), or 'no-cache'.")
+        ] = None,
         record: Annotated[Path | None, typer.Option(help="Record the decisions, for --verify.")] = None,
         verify: Annotated[
             Path | None, typer.Option(help="Check the decisions against a recording; exit code 4 when they drift.")
@@ -120,8 +133,6 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
             if compare == "no-cache":
                 hint = f"no-cache goes with a service in this process; to ask the server's stateless route: --compare {url}"
                 raise typer.BadParameter(hint, param_hint="--compare")
-        if compare is not None and compare != "no-cache" and not compare.startswith(("http://", "https://")):
-            raise typer.BadParameter(f"{compare!r} is neither a URL nor no-cache", param_hint="--compare")
         if list_ and dry_run:
             raise typer.BadParameter("give one of --list and --dry-run", param_hint="--dry-run")
         if resume is not None and (json_ is not None or list_ or dry_run):

@@ -11,6 +11,7 @@ from flide_agent.replay.files import Document, documents
 from flide_agent.replay.messages import text_field
 from flide_agent.replay.records import Problem, ReadError, Run, Step
 from flide_agent.replay.text import Cleaned, line
+from flide_agent.replay.totals import counted
 from flide_agent.replay.turns import Turns, tools_of
 
 READS = (
@@ -49,6 +50,9 @@ def read(path: Path, mode: str = "as-sent") -> Iterator[Run | Problem]:
     for name, some in sessions.items():
         if not name and len(sessions) > 1 and all(e.get("type") == "summary" for e in some):
             continue
+        some, lost = _straight(some)
+        if lost:
+            yield Problem(str(path), f"{f'session {line(name, 40)}: ' if name else ''}{lost}")
         for chain in claude_code.chains(some):
             row += 1
             yield from _told(str(path), None, _claude, chain, name, row, str(path), as_sent, before)
@@ -106,8 +110,11 @@ def _runs(found: Document, file: str, as_sent: bool) -> Iterator[Run]:
         yield from _sdk(value, file, row, as_sent, before)
         return
     if isinstance(value, list) and value and all(claude_code.is_event(e) for e in value):
-        for n, chain in enumerate(claude_code.chains(value), row):
+        some, lost = _straight(value)
+        for n, chain in enumerate(claude_code.chains(some), row):
             yield from _claude(chain, "", n, file, as_sent, before)
+        if lost:
+            raise ReadError(lost)
         return
     if isinstance(value, dict) and atif.is_trajectory(value):
         for n, one in enumerate(atif.all_of(value)):
@@ -153,6 +160,16 @@ def _claude(chain: claude_code.Chain, session: str, row: int, file: str, as_sent
     notes = before + ([f"events without a message that can be read, left out: {skipped}"] if skipped else [])
     name = line(" ".join(t for t in (session, chain.name) if t), 80)
     yield Run(file, row, name, "claude-code", turns.steps, notes + turns.clean.notes())
+
+
+def _straight(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str]:
+    """The events of a Claude Code session without those whose parents run in a circle, and a line about these."""
+    lost = claude_code.circular(events)
+    if not lost:
+        return events, ""
+    first = next(i for i, e in enumerate(events, 1) if text_field(e, "uuid") in lost)
+    told = f"{counted(len(lost), 'event')} left out whose parents run in a circle; the first is event {first}"
+    return [e for e in events if text_field(e, "uuid") not in lost], told
 
 
 def _undecodable(replaced: int) -> list[str]:

@@ -24,6 +24,8 @@ class Beside:
     asked: int = 0
     same: int = 0
     failed: int = 0
+    error: str = ""
+    """Why the first of them was not answered."""
     apart: float = 0.0
     computed: int = 0
     own_computed: int = 0
@@ -36,6 +38,7 @@ class Beside:
         self.asked += 1
         if d.other.error:
             self.failed += 1
+            self.error = self.error or d.other.error
             return
         self.same += d.other.same
         self.apart = max(self.apart, d.other.apart)
@@ -49,6 +52,7 @@ class Beside:
             "asked": self.asked,
             "same": self.same,
             "failed": self.failed,
+            "error": self.error,
             "apart": self.apart,
             "computed_tokens": self.computed,
             "own_computed_tokens": self.own_computed,
@@ -168,6 +172,7 @@ class Totals:
             b = self.beside
             out.append(
                 f"compared  {b.same} of {b.asked} requests equal to the last bit, at most {b.apart:.3g} apart, {b.failed} not answered"
+                + (f" (the first: {line(b.error, 200)})" if b.failed else "")
             )
             if b.computed:
                 saved = b.computed - b.own_computed  # below 0 where the other side goes on from what this one left there
