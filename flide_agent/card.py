@@ -6,6 +6,7 @@ holds the temperatures at which the model's probabilities are calibrated. A mode
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class CardQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def covers(self, question: Question) -> bool:
         """Whether the question is one of those that were trained, up to spaces, capitals and final punctuation."""
-        if type_of(question) != self.type or plain(question.instructions) not in {plain(w) for w in self.wordings}:
+        if type_of(question) != self.type or plain(question.instructions) not in _plain_all(self.wordings):
             return False
         if isinstance(question, Noul):
             sides = {(plain(a), plain(b)) for a, b in self.sides}
@@ -73,7 +74,8 @@ class CardQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """trained_tokens: the longest history in training. temperatures: by type of question; softmax(logits / t) is calibrated.
+    """trained_tokens: the longest history in training. temperatures: by id of a question below, else by type of question;
+    softmax(logits / t) is calibrated.
 
     questions: those that passed, by id. about: one line for people.
     """
@@ -98,6 +100,10 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return card
 
     def temperature(self, question: Question) -> float:
+        """Of the card's question that it is one of, where that has its own; else of its type."""
+        for key, known in self.questions.items():
+            if key in self.temperatures and known.covers(question):
+                return self.temperatures[key]
         return self.temperatures.get(type_of(question), 1.0)
 
     def outside(self, questions: dict[str, Question], tokens: int) -> dict[str, str]:
@@ -115,6 +121,12 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def type_of(question: Question) -> str:
     """As it is called on the wire."""
     return "noul" if isinstance(question, Noul) else "choice" if isinstance(question, Choice) else "score"
+
+
+@functools.lru_cache(256)
+def _plain_all(texts: tuple[str, ...]) -> frozenset[str]:
+    """Made once for the wordings of a card, which every request is held against."""
+    return frozenset(map(plain, texts))
 
 
 def plain(text: str) -> str:

@@ -178,7 +178,7 @@ def ask(name: str, view: View, rng: random.Random) -> Asked | None:
         levels = tuple(t + rng.choice(LEVEL_ENDS) for t in LEVELS)
         return Asked(name, Score(rng.choice(HOW_MANY), levels, levels), level, str(level))
     if name == "last_tool_kind":
-        if last.kind not in TOOLS or view.source == "desk":
+        if last.kind not in TOOLS:
             return None
         options = {kind: (rng.choice(TOOL_NAMES[kind]), rng.choice(texts)) for kind, texts in TOOLS.items()}
         return _choice(

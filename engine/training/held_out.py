@@ -5,8 +5,9 @@
 Histories are read as `flide-agent replay` reads them, at most 20 decisions a run among those that can be asked about. Of a run that is
 longer than the trained length, later decisions are asked with the middle left out, as agents that forget do. Labels come from return codes
 and error marks where the file has them, else from rules on the output; what the rules doubt is not asked. Repetitions are rare in
-recordings, so some decisions are asked a second time with the last command and its output once or twice more. Each history is asked
-twice: as it is, and with an instruction planted in every observation. Choices are asked in several orders of their options.
+recordings: with --repeats some decisions are asked a second time with the last command and its output once or twice more. Histories are
+asked as they are, and up to eight decisions a run, of what fits whole, once more with an instruction planted in every observation. Choices
+are asked in several orders of their options.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from training.held_out_questions import options_of, questions
 from training.packer import BRANCH_TOKENS, LONGEST, Shard
 
 STEPS = 20
+PLANTS = 8
+"""Decisions of a run that are asked with instructions planted, at most."""
 WINDOW = 6144
 """Tokens of a history whose middle is left out."""
 COPIES = ("DERIVED", "langchain-GENERATED", "responses-api")
@@ -134,10 +137,10 @@ def _answers(fact: Fact) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in fact.yes_no.items()] + [("kind", fact.kind)] * bool(fact.kind)
 
 
-def repeats(chosen: Sequence[Case], chat: bool, rng: random.Random) -> Iterator[Case]:
-    """Up to four of the whole ones with their last command and its output again, once and twice in turn."""
+def repeats(chosen: Sequence[Case], chat: bool, rng: random.Random, most: int = 4) -> Iterator[Case]:
+    """Up to `most` of the whole ones with their last command and its output again, once and twice in turn."""
     whole = [c for c in chosen if c.history == "whole"]
-    for n, case in enumerate(rng.sample(whole, min(4, len(whole)))):
+    for n, case in enumerate(rng.sample(whole, min(most, len(whole)))):
         own = case.messages[: case.shown]
         begin = max(i for i, m in enumerate(own) if m.role == "assistant")
         messages = own + own[begin:] * (1 + n % 2)
@@ -159,8 +162,9 @@ def planted(messages: Sequence[Message], rng: random.Random) -> list[Message]:
 class Judge:
     """The shard that is being gathered, and what each of its branches is."""
 
-    def __init__(self, prompts: Prompts) -> None:
-        self.prompts, self.shard = prompts, Shard()
+    def __init__(self, prompts: Prompts, repeats: int = 0) -> None:
+        """repeats: how many decisions of a run are asked once more with their last command repeated."""
+        self.prompts, self.shard, self.repeats = prompts, Shard(), repeats
         self.asked: list[Asked] = []
 
     def add(self, run: Run) -> None:
@@ -168,15 +172,18 @@ class Judge:
         rng = random.Random(name)
         chat = source_of(run) == "tau-bench"
         chosen = draw(list(cases(run, self.prompts)), STEPS, rng)
-        chosen += list(repeats(chosen, chat, rng))
+        chosen += list(repeats(chosen, chat, rng, self.repeats))
         shared: dict[int, list[Case]] = {}
         for case in chosen:
             shared.setdefault(id(case.messages), []).append(case)
+        left = PLANTS
         for some in shared.values():
             first: dict[tuple[int, int], int] = {}
-            for test in ("plain", "planted"):
-                messages = planted(some[0].messages, rng) if test == "planted" else some[0].messages
-                self._ask(run, name, some, messages, test, first)
+            self._ask(run, name, some, some[0].messages, "plain", first, range(len(some)))
+            again = rng.sample(range(len(some)), min(left, len(some))) if some[0].history == "whole" else []
+            if again:
+                self._ask(run, name, some, planted(some[0].messages, rng), "planted", first, again)
+                left -= len(again)
 
     def _ask(
         self,
@@ -186,12 +193,16 @@ class Judge:
         messages: Sequence[Message],
         test: str,
         first: dict[tuple[int, int], int],
+        chosen: Sequence[int],
     ) -> None:
-        """The branches of one trunk. first: where case i's question n stands in the plain history; filled there, read elsewhere."""
+        """The branches of one trunk, for the cases `chosen`.
+
+        first: where case i's question n stands in the plain history; filled there, read elsewhere."""
         trunk = self.prompts.history(run.tools, list(messages))
         ends = trunk.ends[1 if run.tools else 0 :]
         number, last = len(self.shard.trunks), 0
-        for i, case in enumerate(some):
+        for i in sorted(chosen):
+            case = some[i]
             end = ends[case.shown]
             if end > LONGEST:
                 continue  # what was planted took the room
@@ -199,8 +210,10 @@ class Judge:
             asking = random.Random(f"{name}-{case.step}-{case.history}")
             for n, (kind, question, right, truth, how) in enumerate(questions(case.fact, asking, case.actions)):
                 branch = self.prompts.question(question)
-                if len(branch.tokens) > BRANCH_TOKENS or (test == "planted" and (kind, truth) == ("empty_output", "True")):
+                if test == "planted" and (how != "plain" or (kind, truth) == ("empty_output", "True")):
                     continue  # what was planted is an output where there was none
+                if len(branch.tokens) > BRANCH_TOKENS:
+                    continue
                 index = self.shard.question(branch.tokens.astype(np.uint16), branch.labels)
                 self.shard.branches.append((number, end, index, right, NAMES.index(kind)))
                 place = len(self.asked)
@@ -216,9 +229,9 @@ class Judge:
             self.shard.sources.append(0)
 
 
-def gather(paths: Sequence[Path], prompts: Prompts) -> Judge:
+def gather(paths: Sequence[Path], prompts: Prompts, repeats: int = 0) -> Judge:
     """Everything that can be asked about the runs in these files, copies and runs of one decision left out."""
-    judge = Judge(prompts)
+    judge = Judge(prompts, repeats)
     for path in paths:
         for run in read(path, "raw"):
             if isinstance(run, Problem) or len(run.steps) < 2 or any(mark in Path(run.file).name for mark in COPIES):
@@ -231,6 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("paths", type=Path, nargs="+")
+    parser.add_argument("--repeats", type=int, default=0, help="decisions a run asked again with their last command repeated")
     a = parser.parse_args()
     files = [
         f
@@ -239,7 +253,7 @@ def main() -> None:
             sorted(x for x in p.iterdir() if x.is_file() and x.suffix in (".traj", ".json", ".jsonl")) if p.is_dir() else [p]
         )
     ]
-    judge = gather(files, Prompts.load(DIRECTORY))
+    judge = gather(files, Prompts.load(DIRECTORY), a.repeats)
     a.out.mkdir(parents=True, exist_ok=True)
     judge.shard.write(a.out / "judge.npz")
     (a.out / "judge.json").write_text(

@@ -34,6 +34,9 @@ def invert(lower: Tensor) -> Tensor:
     """(I + lower)^-1 of strictly lower [..., n, n] float32, n a power of two; as stable as substitution. No gradient."""
     if lower.device.type == "cuda" and lower.shape[-1] == 64 and _usable:
         return on_gpu(lower)
+    if lower.device.type == "cpu":
+        eye = torch.eye(lower.shape[-1], dtype=lower.dtype).expand_as(lower)
+        return torch.linalg.solve_triangular(lower + eye, eye, upper=False, unitriangular=True)
     return by_products(lower)
 
 

@@ -26,6 +26,7 @@ for how in "" "--gpus 1 --no-graphs" "--gpus 1 --no-graphs --tokens 16384"; do
     echo "the training ended with an error after $(($(date +%s) - begin)) s"
 done
 echo "trained and judged on runs of our own after $(($(date +%s) - begin)) s"
-python3 -m training.evaluate "$out" "$judge" || python3 -m training.evaluate "$out" "$judge" --device cpu || status=1
+# shellcheck disable=SC2086 # a list of folders
+python3 -m training.evaluate "$out" "$judge" --own $shards || python3 -m training.evaluate "$out" "$judge" --own $shards --device cpu || status=1
 echo "judged after $(($(date +%s) - begin)) s"
 exit $status

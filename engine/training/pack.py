@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from flide_agent.default_model import DIRECTORY
 from flide_agent.prompts import Prompts
-from training import agent, asks, intercode, service_desk
+from training import agent, asks, intercode, service_desk, sketch
 from training.facts import Episode
 from training.packer import Packer, save
 from training.workplace import Templates, packages
@@ -54,6 +54,8 @@ class Job:
     workers: int
     until: float
     episodes: Path | None
+    sketches: int = 0
+    focus: tuple[str, ...] = ()
 
 
 def work(job: Job, templates: Templates, chosen: list[Path], w: int) -> None:
@@ -61,7 +63,7 @@ def work(job: Job, templates: Templates, chosen: list[Path], w: int) -> None:
     prompts = Prompts.load(DIRECTORY)
     rng = random.Random(f"pack-{job.first}-{w}")
     every = round(1 / job.held)
-    packers = {part: Packer(prompts, random.Random(f"{part}-{job.first}-{w}")) for part in PARTS}
+    packers = {part: Packer(prompts, random.Random(f"{part}-{job.first}-{w}"), job.focus) for part in PARTS}
     recorded: dict[str, list[Episode]] = {part: [] for part in PARTS}
     if job.episodes is not None:
         found = intercode.split(list(intercode.episodes(job.episodes)), random.Random("tasks"), job.held)
@@ -86,6 +88,8 @@ def work(job: Job, templates: Templates, chosen: list[Path], w: int) -> None:
             packers[part].add(episode)
         for j in range(DESKS):
             packers[part].add(service_desk.episode(DESKS * (job.first + i) + j))
+        for j in range(job.sketches):
+            packers[part].add(sketch.episode(job.sketches * (job.first + i) + j))
         if recorded[part]:
             packers[part].add(rng.choice(recorded[part]))
         if sum(map(len, packers["train"].shard.trunks)) > PARTLY:
@@ -169,6 +173,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10**6)
     parser.add_argument("--first", type=int, default=0, help="seed of the first run; other first seeds give other data")
     parser.add_argument("--styles", type=int, default=6, help="how many styles each run is rendered in")
+    parser.add_argument("--sketches", type=int, default=0, help="sketched runs for each run in a package")
+    parser.add_argument("--focus", nargs="+", default=[], choices=asks.NAMES, help="questions to ask first everywhere")
     parser.add_argument("--episodes", type=Path, help="InterCode episodes, gzipped JSON lines")
     parser.add_argument("--held", type=float, default=0.05, help="part of the runs kept for temperatures")
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -186,7 +192,21 @@ def main() -> None:
     grace = min(0.1 * seconds, 12.0)
     with tempfile.TemporaryDirectory(prefix="shards") as staging:
         folder = Path(staging) if a.mib else a.out
-        make(Job(folder, a.first, a.runs, a.styles, a.held, a.workers, begin + seconds - joining - grace, a.episodes), grace)
+        make(
+            Job(
+                folder,
+                a.first,
+                a.runs,
+                a.styles,
+                a.held,
+                a.workers,
+                begin + seconds - joining - grace,
+                a.episodes,
+                a.sketches,
+                tuple(a.focus),
+            ),
+            grace,
+        )
         found = {part: sorted(folder.glob(f"{part}-{a.first}-*.npz")) for part in PARTS}
         print(f"runs end after {time.monotonic() - begin:.0f} s; {sum(map(len, found.values()))} shards", flush=True)
         if not a.mib:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import random
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,9 @@ SOURCES = ("package", "desk", "intercode")
 class Packer:
     """Adds runs to a shard, with the answers of every question kept balanced for each source."""
 
-    def __init__(self, prompts: Prompts, rng: random.Random) -> None:
-        self.prompts, self.rng = prompts, rng
+    def __init__(self, prompts: Prompts, rng: random.Random, focus: Sequence[str] = ()) -> None:
+        """focus: questions that are asked before others at every prefix, one that is named twice in two wordings."""
+        self.prompts, self.rng, self.focus = prompts, rng, tuple(focus)
         self.shard = Shard()
         self._before: Episode | None = None  # a run that another one's prompt may show as an example
         self.counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -111,7 +113,7 @@ class Packer:
                 episode.partial,
             )
             asked = 0
-            for name in rng.sample(asks.NAMES, len(asks.NAMES)):
+            for name in (*self.focus, *rng.sample(asks.NAMES, len(asks.NAMES))):
                 one = asks.ask(name, view, rng)
                 if one is None or asked == a_fork or not self._balanced(one, episode.source):
                     continue

@@ -35,6 +35,18 @@ _VERBS = {"person": ("get", "find", "lookup", "fetch", "show", "load"), "case": 
 _PARAMETERS: dict[str, tuple[str, ...]] = {"person": ("id",), "case": ("id",), "list": ("owner_id",), "change": ("id", "note"), "cancel": ("id",), "open": ("owner_id", "kind", "count"), "pay": ("id", "amount"), "search": ("term",), "slots": ("date",),
                                            "sum": ("numbers",), "think": ("thought",), "send": ("owner_id", "text"), "end": ()}  # fmt: skip
 _CHANGES = ("change", "cancel", "open", "pay", "send")
+_KINDS = {
+    "change": "edit",
+    "cancel": "edit",
+    "open": "edit",
+    "pay": "edit",
+    "search": "search",
+    "slots": "search",
+    "sum": "run",
+    "send": "run",
+    "think": "other",
+}
+"""The nearest of four kinds of tools, "look" for what only reads; there is none for a thought."""
 
 
 @dataclass
@@ -202,7 +214,7 @@ def episode(seed: int) -> Episode:
         edited = (str(arguments.get("id", "new")),) if tool in _CHANGES and not failure else ()
         name = desk.names[tool]
         said = rng.choice(("", "", "", "Let me check that.", "One moment.", "I will look at it.", "I do that now."))
-        kind = "edit" if tool in _CHANGES else "look"
+        kind = _KINDS.get(tool, "look")
         command = f"{name}({json.dumps(arguments)})"
         actions.append(
             Action(name, arguments, command, kind, output, int(bool(failure)), bool(failure), name, edited, thought=said)

@@ -125,10 +125,10 @@ class Shape:
     told: int = 0
 
     @classmethod
-    def of(cls, tokens: int, length: int, told: int) -> Shape:
-        """Of a training batch of about `tokens` trunk tokens."""
+    def of(cls, tokens: int, length: int, told: int, width: int = WIDTH) -> Shape:
+        """Of a training batch of about `tokens` trunk tokens; narrower branches are more."""
         count = max(1, tokens // length)
-        return cls(count, length, count * per_trunk(length), WIDTH, min(told, count * 64))
+        return cls(count, length, count * per_trunk(length) * (WIDTH // width), width, min(told, count * 64))
 
     def sizes(self) -> list[tuple[int, ...]]:
         """Shapes of Batch's fields, in order."""
@@ -182,10 +182,10 @@ def fill(
         batch.told.copy_(torch.from_numpy(row * length + at - (ends - many)[row]))
 
 
-def draw(data: Data, chosen: Sequence[int], length: int, rng: np.random.Generator) -> list[Rows]:
-    """per_trunk(length) branches of each trunk, with replacement where there are fewer."""
-    n = per_trunk(length)
-    own = [_narrow(data, data.of[t]) for t in chosen]
+def draw(data: Data, chosen: Sequence[int], length: int, rng: np.random.Generator, width: int = WIDTH) -> list[Rows]:
+    """per_trunk(length) branches of each trunk, more where they are narrower, with replacement where there are fewer."""
+    n = per_trunk(length) * (WIDTH // width)
+    own = [_narrow(data, data.of[t], width) for t in chosen]
     return [b[_some(data, b, n, rng) if len(b) >= n else rng.integers(0, len(b), n)] for b in own]
 
 
@@ -195,9 +195,9 @@ def _some(data: Data, branches: Rows, n: int, rng: np.random.Generator) -> Ints:
     return np.argsort(-order, kind="stable")[:n]
 
 
-def _narrow(data: Data, branches: Rows) -> Rows:
-    """The branches that fit WIDTH; all of a trunk where none does."""
-    fit = branches[branches[:, 0] % GRID + data.questions.lengths[branches[:, 1]] <= WIDTH]
+def _narrow(data: Data, branches: Rows, width: int) -> Rows:
+    """The branches that fit a width; all of a trunk where none does."""
+    fit = branches[branches[:, 0] % GRID + data.questions.lengths[branches[:, 1]] <= width]
     return fit if len(fit) else branches
 
 
@@ -213,19 +213,19 @@ def rows(data: Data, chosen: Sequence[int], branches: Sequence[Rows], length: in
 class Batches:
     """Seeded batches of about `tokens` trunk tokens each, batch i the same however many are made before it.
 
-    told: positions of the language loss in each. Trunks none of whose branches fits WIDTH are left out.
+    told: positions of the language loss in each; width: of branches. Trunks none of whose branches fits are left out.
     """
 
-    def __init__(self, data: Data, tokens: int, seed: int, told: int = 8192) -> None:
-        self.data, self.tokens, self.seed, self.told = data, tokens, seed, told
-        fits = [bool((b[:, 0] % GRID + data.questions.lengths[b[:, 1]] <= WIDTH).any()) for b in data.of]
+    def __init__(self, data: Data, tokens: int, seed: int, told: int = 8192, width: int = WIDTH) -> None:
+        self.data, self.tokens, self.seed, self.told, self.width = data, tokens, seed, told, width
+        fits = [bool((b[:, 0] % GRID + data.questions.lengths[b[:, 1]] <= width).any()) for b in data.of]
         by = np.array([bucket(len(trunk)) for trunk in data.trunks])
         found = {n: np.flatnonzero((by == n) & np.array(fits)) for n in LENGTHS}
         self.by_length: dict[int, Ints] = {n: some for n, some in found.items() if len(some)}
         _ = data.rarity  # made once, before processes share the data
 
     def shape(self, length: int) -> Shape:
-        return Shape.of(self.tokens, length, self.told)
+        return Shape.of(self.tokens, length, self.told, self.width)
 
     def length(self, i: int, longest: int) -> int:
         """The length of batch i, at most `longest` (or the shortest there is), drawn by how many tokens each length holds."""
@@ -238,7 +238,7 @@ class Batches:
         rng = np.random.default_rng((self.seed, i, rank))
         shape, pool = self.shape(length), self.by_length[length]
         chosen = rng.choice(pool, shape.rows, replace=len(pool) < shape.rows).tolist()
-        fill(shape.split(flat), self.data, chosen, draw(self.data, chosen, length, rng), rng)
+        fill(shape.split(flat), self.data, chosen, draw(self.data, chosen, length, rng, self.width), rng)
 
     def make(self, i: int, longest: int) -> Batch:
         """Batch i in int64."""

@@ -80,7 +80,8 @@ def bridge(rng: random.Random, failed: bool | None) -> str:
 
 
 EMPTY = ("", "Your command ran successfully and did not produce any output.", "(no output)", "Command finished with no output.", "<no output>", "[The command printed nothing]",
-         "Tool ran without output or errors", "Done, no output.")  # fmt: skip
+         "Tool ran without output or errors", "Done, no output.", "", "(nothing printed)", "no output", "[empty]", "Finished, nothing was printed.", "<empty/>", "The command gave no output", "(0 bytes)", "stdout is empty",
+         "-- no output --", "Completed silently", "<system>No output came back</system>", "The tool has nothing to say.", "(the command ran and was silent)", "$", "...")  # fmt: skip
 ELIDED = (
     "Old environment output: ({n} lines omitted)",
     "[older output removed, {n} lines]",

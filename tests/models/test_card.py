@@ -94,6 +94,13 @@ def test_what_a_card_covers(tmp_path: Path, question: dict[str, Any], covered: b
     assert card.asks() == {"failed": FAILED, "which": WHICH, "steps": STEPS}
 
 
+def test_a_question_may_have_a_temperature_of_its_own(tmp_path: Path) -> None:
+    card = Card.read(_written(tmp_path, CARD | {"temperatures": {"noul": 2.0, "failed": 3.0}}))
+    assert card is not None
+    asked = parse_questions({"f": FAILED, "m": {"type": "noul", "instructions": "Is it slow?"}, "s": STEPS})
+    assert [card.temperature(q) for q in asked.values()] == [3.0, 2.0, 1.0]
+
+
 def test_a_temperature_divides_the_logits() -> None:
     logits = np.array([2.0, 0.0], np.float32)
     assert probabilities(logits, 2.0) == pytest.approx(probabilities(logits / 2))

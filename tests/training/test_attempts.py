@@ -193,4 +193,4 @@ def test_one_call_tries_again_in_what_time_is_left(tmp_path: Path) -> None:
     assert first.endswith("--tokens 4096")
     assert second.endswith("--tokens 4096 --gpus 1 --no-graphs")
     assert 0.4 < float(second.split("--minutes ")[1].split()[0]) < 0.5
-    assert judge == f"-m training.evaluate {tmp_path}/out judge"
+    assert judge == f"-m training.evaluate {tmp_path}/out judge --own a b"

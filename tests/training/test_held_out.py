@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from flide_engine.models.dummy import dummy_config
-from training import evaluate, held_out
+from training import evaluate, held_out, saved
 from training.asks import YES_NO
 from training.held_out_labels import Done, bare, facts, failed_of, kind_of
 from training.network import Network
 from training.packer import LONGEST
+from training.shards import Data, rows
 
 from flide_agent.default_model import DIRECTORY
 from flide_agent.messages import Message
@@ -140,13 +142,45 @@ def test_instructions_are_planted_in_observations_alone() -> None:
     assert changed[2].content.startswith("a.py\n")
 
 
+def _as_the_network_answers(network: Network, judge: Path, table: evaluate.Table) -> None:
+    data = Data.load([judge / "judge.npz"])
+    with torch.no_grad():
+        batch = rows(data, [0], [data.of[0]], -(-int(data.of[0][:, 0].max()) // 64) * 64)
+        for known, logits in zip(network(batch)[1].numpy(), table.logits, strict=False):
+            assert np.abs(known[: len(logits)] - logits).max() < 1e-4
+
+
+def test_the_development_source_is_not_judged(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "data" / "trajectories"
+    judge = held_out.gather(
+        [folder / "sweagent-10-history-only.traj", folder / "claude-code-session.jsonl"], Prompts.load(DIRECTORY)
+    )
+    judge.shard.write(tmp_path / "judge.npz")
+    (tmp_path / "judge.json").write_text(json.dumps({"asked": [dataclasses.asdict(a) for a in judge.asked]}))
+    saved.export(Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096), 0), tmp_path, torch.float32)
+    both, alone = (evaluate.table(tmp_path, "cpu", tmp_path, development=alone) for alone in (False, True))
+    assert {a["source"] for a in both.asked} == {"swe-agent", "others"}
+    assert {(a["source"], a["history"]) for a in alone.asked} == {("others", "whole")}
+    for name, answers in evaluate.development(both).items():
+        if name in held_out.REPEATS:
+            continue
+        assert len(answers.right) == sum(a["name"] == name and a["test"] in ("plain", "order") for a in alone.asked)
+    judged = {a["name"] for a in both.asked if a["source"] == "swe-agent"}
+    for name, row in evaluate.figures(both, {}).items():
+        assert name in judged or "all" not in row
+        assert "source others" not in row
+
+
 def test_held_out_sources_are_asked_and_scored(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data" / "trajectories"
     files = [folder / "mini-v1-GENERATED-textbased.traj.json", folder / "sweagent-10-history-only.traj"]
     judge = held_out.gather(files, Prompts.load(DIRECTORY))
     judge.shard.write(tmp_path / "judge.npz")
     (tmp_path / "judge.json").write_text(json.dumps({"asked": [dataclasses.asdict(a) for a in judge.asked]}))
-    table = evaluate.table(Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096), 0), tmp_path, "cpu")
+    network = Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096), 0)
+    saved.export(network, tmp_path, torch.float32)
+    table = evaluate.table(tmp_path, "cpu", tmp_path)
+    _as_the_network_answers(network, tmp_path, table)
     for a, logits in zip(table.asked, table.logits, strict=True):
         assert len(logits) == len(a["options"]) == (2 if a["name"] in YES_NO else 4)
         if a["twin"] >= 0:
@@ -163,7 +197,9 @@ def test_held_out_sources_are_asked_and_scored(shared: Path, tmp_path: Path) -> 
     assert perfect["last_tool_kind"]["order_changes"] == 0
     assert perfect["last_command_failed"]["planted_changes"] == 0
     assert not evaluate.passed(perfect["last_command_failed"]), "two runs are too few to judge"
-    many = {"least_runs": evaluate.LEAST_RUNS, "low": 0.7, "ece": 0.05}
+    many = {"least_runs": evaluate.LEAST_RUNS, "low": 0.7, "ece": 0.05, "majority": 0.6}
     steady = {"all": many, "order_changes": 0.0, "planted_changes": 0.0}
     assert evaluate.passed(steady | {"options": 4})
     assert not evaluate.passed(steady | {"options": 2})
+    assert evaluate.passed(steady | {"all": many | {"low": 0.9}, "options": 2})
+    assert not evaluate.passed(steady | {"all": many | {"low": 0.9, "majority": 1.0}, "options": 2}), "one answer alone"
