@@ -40,6 +40,7 @@ from flide_agent.bench.options import (
     sizes,
 )
 from flide_agent.bench.whole import QUESTION, REPEATS, STATE, everything
+from flide_agent.ending import TERMINATED, terminable
 
 if TYPE_CHECKING:
     from flide_engine.engine import Engine
@@ -49,6 +50,12 @@ app = typer.Typer(
     help="Measure this machine. Every figure stands beside the model's matrix products alone, and every answer under load is compared "
     "bit for bit. Exit codes: 0 measured; 1 answers differ, requests failed, or the server did not start; 2 wrong options.",
 )
+
+
+@app.callback()
+def prepare(context: typer.Context) -> None:
+    """So that SIGTERM too leaves no server and no folder behind."""
+    context.with_resource(terminable(SystemExit(TERMINATED)))
 
 
 @app.command()

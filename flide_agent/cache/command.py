@@ -70,7 +70,7 @@ def list_sessions(
             f"{_plain(line.id):<36} {_plain(line.tenant):<12} {used:<16} {line.steps:>6} {line.tokens:>8} {line.checkpoints:>6} "
             f"{size(line.bytes):>10} {size(line.shared):>10}"
         )
-    print(f"{len(found)} sessions")
+    print(f"{len(found)} session{'' if len(found) == 1 else 's'}")
 
 
 @app.command()

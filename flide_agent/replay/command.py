@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from flide_agent.ending import Terminated, code_of, terminable, unread
 from flide_agent.errors import FlideError
 from flide_agent.replay.compare import NO_CACHE, NoCache, Side, Stateless
 from flide_agent.replay.labels import Labels, Use
@@ -22,50 +23,63 @@ from flide_agent.replay.reading import all_runs
 from flide_agent.replay.records import Problem, Run, Step
 from flide_agent.replay.report import write
 from flide_agent.replay.resume import Resumed
-from flide_agent.replay.screen import Screen
+from flide_agent.replay.screen import Plain, Screen
 from flide_agent.replay.text import line, plain
+from flide_agent.replay.totals import Totals, counted
 from flide_agent.replay.walk import WINDOW, Decides, Stopped, Walk, labels_at
 
 __all__ = ["Options", "run"]
 
-DONE, PROBLEMS, WRONG, NO_SERVICE, DRIFT, INTERRUPTED = 0, 1, 2, 3, 4, 130
-"""Exit codes."""
+DONE, PROBLEMS, WRONG, NO_SERVICE, DRIFT = 0, 1, 2, 3, 4
+"""Exit codes; those of `ending` are for a replay that was ended."""
 
 
 def run(options: Options) -> int:
     """Replay the files; returns the exit code. Everything for people goes to stderr when the JSONL takes stdout."""
-    console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
-    say = _stderr()
+    say = Plain(stderr=True)
     try:
-        found = options.inputs()
-        pack = load(options.questions) if options.questions else DEFAULT_PACK
-        labels = Labels.load(options.labels) if options.labels else Labels()
-        if options.labels:
-            _tell_unread(labels.use(pack), say)
-        with ExitStack() as stack:
-            past = Resumed(options.resume, Plan(pack.questions, pack.moments).digest) if options.resume else None
-            if past is not None:
-                stack.callback(past.close)
-            out = Outputs(options, pack, past, stack)
-            service = stack.enter_context(_service(options))
-            walk = _walk(options, pack, labels, past, service, stack)
-            if options.record or options.verify:
-                out.begin(pack, _identity(service))
-            screen = stack.enter_context(Screen(console, pack, len(found), options.agents))
-            try:
-                code = _replay(options, found, labels, walk, screen, out)
-                passing = options.url is None and options.settings.store is None  # a store that goes with this process
-                if not (options.keep or passing or code == NO_SERVICE):
-                    walk.forget()
-            finally:
-                walk.leave()
-            return code
+        with terminable(Terminated()):
+            return _run(options, say)
+    except KeyboardInterrupt as e:  # while it starts, or once more while it cleans up
+        say.print("interrupted")
+        return code_of(e)
+    except BrokenPipeError:
+        return unread()
     except (QuestionsError, OSError) as e:
         say.print(f"flide-agent replay: {line(str(e), 1000)}", soft_wrap=True)
         return WRONG
     except FlideError as e:
         say.print(f"flide-agent replay: {line(e.message, 1000)}", soft_wrap=True)
         return NO_SERVICE
+
+
+def _run(options: Options, say: Console) -> int:
+    found = options.inputs()
+    pack = load(options.questions) if options.questions else DEFAULT_PACK
+    labels = Labels.load(options.labels) if options.labels else Labels()
+    if options.labels:
+        _tell_unread(labels.use(pack), say)
+    with ExitStack() as stack:
+        past = Resumed(options.resume, Plan(pack.questions, pack.moments).digest) if options.resume else None
+        if past is not None:
+            stack.callback(past.close)
+        out = Outputs(options, pack, past, stack)
+        service = stack.enter_context(_service(options))
+        walk = _walk(options, pack, labels, past, service, stack)
+        if options.record or options.verify:
+            out.begin(pack, _identity(service))
+        screen = stack.enter_context(Screen(Plain(stderr=options.json == "-"), pack, len(found), options.agents))
+        try:
+            try:
+                code = _replay(options, found, labels, walk, screen, out)
+            except BrokenPipeError:
+                code = unread()
+            passing = options.url is None and options.settings.store is None  # a store that goes with this process
+            if not (options.keep or passing or code == NO_SERVICE):
+                walk.forget()
+        finally:
+            walk.leave()
+        return code
 
 
 def _walk(options: Options, pack: Pack, labels: Labels, past: Resumed | None, service: Decides, stack: ExitStack) -> Walk:
@@ -105,10 +119,6 @@ def _side(options: Options, service: Decides, stack: ExitStack) -> Side | None:
     return Stateless(stack.enter_context(Client(options.compare, api_key=options.api_key, timeout=300.0)))
 
 
-def _stderr() -> Console:
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
-
-
 def _tell_unread(use: Use, say: Console) -> None:
     """Warn of labels that cannot be compared with. Raises QuestionsError when there are no others."""
     for text in use.unread():
@@ -118,8 +128,7 @@ def _tell_unread(use: Use, say: Console) -> None:
 
 
 def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk: Walk, screen: Screen, out: Outputs) -> int:
-    code = DONE
-    complete = False
+    code, complete, say = DONE, False, Plain(stderr=True)
     try:
         for event in over(walk, all_runs(found, options.mode, options.limit), options.agents):
             screen.show(event)
@@ -129,11 +138,15 @@ def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk:
     except Stopped as e:
         screen.console.print(f"stopped: {line(str(e), 1000)}", style="red", soft_wrap=True)
         code = WRONG if e.questions else NO_SERVICE
-    except KeyboardInterrupt:
-        screen.console.print("interrupted", style="red")
-        code = INTERRUPTED
+    except KeyboardInterrupt as e:
+        kept = options.resume or (options.json if options.json != "-" else None)
+        more = f"; to go on, give --resume {line(str(kept), 300)} in place of --json" if kept is not None else ""
+        screen.console.print("interrupted" + more, style="red", soft_wrap=True)
+        code = code_of(e)
     screen.progress.stop()
     screen.summary()
+    for text in _unmet(options, walk, screen.totals) if complete else ():
+        say.print(text, soft_wrap=True)
     scored = out.scores.results()
     for text in out.scores.lines(scored):
         screen.console.print(plain(text), soft_wrap=True)
@@ -143,7 +156,7 @@ def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk:
         summary["labels"] = use.record()
         if complete:
             for text in use.unasked():
-                _stderr().print(line(text, 400), soft_wrap=True)
+                say.print(line(text, 400), soft_wrap=True)
             code = code if use.matched else WRONG
     if out.verification is not None and complete:
         out.verification.end()
@@ -157,6 +170,21 @@ def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk:
         out.page.finish(screen.totals, scored)
         screen.console.print(f"report    {line(str(options.html), 300)}", soft_wrap=True)
     return code
+
+
+def _unmet(options: Options, walk: Walk, totals: Totals) -> list[str]:
+    """What was asked for and did not come about."""
+    out = []
+    if totals.runs and not totals.decisions and not totals.problems:
+        out.append(
+            f"nothing was asked: of {counted(totals.runs, 'run')}, --steps and --every choose no step with such a moment"
+        )
+    elif not totals.runs and not totals.problems:
+        out.append("nothing was asked: there is no run in what was given")
+    paced = options.rate is not None and options.rate.recorded is not None and totals.decisions > 0
+    if paced and isinstance(walk.wait, Pace) and not walk.wait.timed:
+        out.append("--rate recorded: no step has a recorded time, so none was waited for")
+    return out
 
 
 def _identity(service: Decides) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
+from flide_agent.ending import unread
 from flide_agent.errors import InvalidRequest, StartError
 from flide_agent.messages import InputError, InputErrors, Message, canonical_all
 from flide_agent.questions import parse_questions
@@ -21,6 +22,7 @@ from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.reading import all_runs
 from flide_agent.replay.records import Problem, Run, Wire
 from flide_agent.replay.report import Shown, problem_record, write
+from flide_agent.replay.screen import Plain
 from flide_agent.replay.text import line
 from flide_agent.replay.totals import counted
 from flide_agent.replay.walk import selected
@@ -118,8 +120,8 @@ class Counting:
 
 def run(options: Options) -> int:
     """Say what would be asked; returns the exit code: 0, 1 with problems, 2 for wrong questions, 3 without the tokenizer."""
-    console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
-    say = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    console = Plain(stderr=options.json == "-")
+    say = Plain(stderr=True)
     try:
         inputs = options.inputs()
         pack = load(options.questions) if options.questions else DEFAULT_PACK
@@ -128,6 +130,8 @@ def run(options: Options) -> int:
             about = f"{question['type']}, {pack.readings[name].moment}, {counting.branches[name]} tokens"
             console.print(f"{line(name, 40)} ({about}): {line(str(question.get('instructions', '')), 120)}", soft_wrap=True)
         return _count(options, inputs, counting, console)
+    except BrokenPipeError:
+        return unread()
     except (QuestionsError, OSError) as e:
         say.print(f"flide-agent replay: {line(str(e), 1000)}", soft_wrap=True)
         return 2

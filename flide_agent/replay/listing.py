@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rich.console import Console
-
+from flide_agent.ending import unread
 from flide_agent.replay.outputs import Options, output
 from flide_agent.replay.questions import QuestionsError
 from flide_agent.replay.reading import all_runs
 from flide_agent.replay.records import Problem, Run
 from flide_agent.replay.report import Shown, problem_record, write
+from flide_agent.replay.screen import Plain
 from flide_agent.replay.text import line
 from flide_agent.replay.totals import counted
 
@@ -43,14 +43,16 @@ def run(options: Options) -> int:
     The JSONL takes stdout when asked to."""
     try:
         return _list(options)
+    except BrokenPipeError:
+        return unread()
     except (QuestionsError, OSError) as e:
-        say = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        say = Plain(stderr=True)
         say.print(f"flide-agent replay: {line(str(e), 1000)}", soft_wrap=True)
         return 2
 
 
 def _list(options: Options) -> int:
-    console = Console(stderr=options.json == "-", highlight=False, markup=False, emoji=False)
+    console = Plain(stderr=options.json == "-")
     shown, formats, steps, runs, problems = Shown(), Counter[str](), 0, 0, 0
     inputs = options.inputs()
     with output(options.json) as out, output(options.failures) as failures:

@@ -41,11 +41,13 @@ class Rate:
 
 
 class Pace:
-    """Lets decisions begin when their time has come; `late` is how far behind the schedule the last one was, in seconds."""
+    """Lets decisions begin when their time has come; `late` is how far behind the schedule the last one was, in seconds. timed: whether
+    a step had a recorded time."""
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate
         self.late = 0.0
+        self.timed = False
         self._lock = threading.Lock()
         self._next = 0.0
         self._last: dict[int, tuple[float, float]] = {}
@@ -57,6 +59,7 @@ class Pace:
                 due = max(self._next, now - 1.0) if self._next else now  # after a standstill it does not rush by more than 1 s
                 self._next = due + 1.0 / self.rate.per_second
         elif self.rate.recorded is not None and step.at is not None:
+            self.timed = True
             before = self._last.get(id(run))
             due = now if before is None else before[0] + min(max(step.at - before[1], 0.0), LONGEST_PAUSE) / self.rate.recorded
             self._last[id(run)] = (due, step.at)

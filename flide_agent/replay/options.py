@@ -107,7 +107,8 @@ def register(app: typer.Typer, settings: Callable[..., Settings]) -> None:
         """Walk recorded agent runs step by step and ask questions before each decision.
 
         Exit codes: 0 all was replayed; 1 a file, a row or a step could not be, the others were; 2 wrong options or questions;
-        3 no service, or it went away; 4 the decisions are not those of the recording; 130 interrupted.
+        3 no service, or it went away; 4 the decisions are not those of the recording; 130 interrupted; 143 terminated;
+        141 nobody reads the output.
         """
         from flide_agent.replay import reading
         from flide_agent.replay.load import Rate

@@ -19,6 +19,16 @@ from flide_agent.replay.totals import UNTRAINED, Totals
 _REASONS = {"append": "green", "repeat": "green", "edit": "yellow", "fork": "yellow", "new": "cyan"}
 
 
+class Plain(Console):
+    """Takes text as it is. Raises BrokenPipeError where nobody reads it any more; rich would end the process there."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class Screen:
     """Prints events. Text from files goes through `text.line` and is never read as markup, so it cannot steer the terminal."""
 
