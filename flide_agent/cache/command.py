@@ -70,7 +70,7 @@ def list_sessions(
             f"{_plain(line.id):<36} {_plain(line.tenant):<12} {used:<16} {line.steps:>6} {line.tokens:>8} {line.checkpoints:>6} "
             f"{size(line.bytes):>10} {size(line.shared):>10}"
         )
-    print(f"{len(found)} session{'' if len(found) == 1 else 's'}")
+    print(_counted(len(found), "session"))
 
 
 @app.command()
@@ -148,8 +148,9 @@ def forget(
     if json_:
         print(json.dumps({name: getattr(done, name) for name in done.__slots__}))
     else:
-        print(f"{done.sessions} sessions, {done.checkpoints} checkpoints and {done.files} files removed", end="")
-        print(f"; {done.kept} checkpoints stay, other sessions hold them too" if done.kept else "")
+        removed = (_counted(done.sessions, "session"), _counted(done.checkpoints, "checkpoint"), _counted(done.files, "file"))
+        print("{}, {} and {} removed".format(*removed), end="")
+        print(f"; {_counted(done.kept, 'checkpoint')} kept: other sessions hold them too" if done.kept else "")
         for line in done.left:
             print(f"still there: {line}")
         if not done.left:
@@ -201,6 +202,10 @@ def size(count: Any) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def _counted(n: int, thing: str) -> str:
+    return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 def _plain(text: str) -> str:

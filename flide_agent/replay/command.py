@@ -150,6 +150,9 @@ def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk:
     scored = out.scores.results()
     for text in out.scores.lines(scored):
         screen.console.print(plain(text), soft_wrap=True)
+    for text in out.past.strangers() if complete and out.past is not None else ():
+        say.print(line(text, 400), soft_wrap=True)
+        code = WRONG
     summary = screen.totals.record() | {"pack": described(out.scores.pack)} | ({"scores": scored} if scored else {})
     if options.labels is not None:
         use = labels.use(out.scores.pack)

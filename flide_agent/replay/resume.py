@@ -38,6 +38,8 @@ class Resumed:
         self._places: dict[_Key, deque[int]] = {}
         self._problems: set[str] = set()
         self._seen: set[int] = set()
+        self._then: set[tuple[str, int, str]] = set()
+        self._now: set[tuple[str, int, str]] = set()
         self._lock = threading.Lock()
         self._file: BinaryIO | None = None
         for offset, record in self._records():
@@ -54,6 +56,7 @@ class Resumed:
         if record["questions"] != digest:
             raise QuestionsError(f"{self.path}: was written with other questions; give those, or another file")
         self._places.setdefault(_key(record), deque()).append(offset)
+        self._then.add((record["file"], record["row"], record["run"]))
         self.requests = max(self.requests, int(record["request"]))
         self.seconds = max(self.seconds, record["begun"] + record["milliseconds"] / 1000)
         self.models.add((record["model"], record["prompt_format"]))
@@ -80,6 +83,7 @@ class Resumed:
 
     def take(self, run: Run, step: Step, moment: str, histories: Histories) -> Decision | None:
         """The recorded decision, once. Raises Stopped when the history is another one now."""
+        self._now.add((run.file, run.row, run.name))
         places = self._places.get((run.file, run.row, run.name, step.index, moment))
         with self._lock:
             if not places:
@@ -104,6 +108,14 @@ class Resumed:
                 True,
             )
         return _decision(run, step, record, first)
+
+    def strangers(self) -> list[str]:
+        """Runs of the file in whose place another one was found now."""
+        rows = {place[:2] for place in self._now}
+        gone = sorted(place for place in self._then - self._now if place[:2] in rows)
+        return [
+            f"{file}:{row} was {name or 'without a name'} in {self.path} and is another run now" for file, row, name in gone
+        ]
 
     def said(self, problem: Problem) -> bool:
         """Whether the file tells of this problem."""

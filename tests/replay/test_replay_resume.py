@@ -35,6 +35,16 @@ def test_resume_notices_a_history_that_has_changed(service: CountingService, tmp
     assert len(service.asked) == asked
 
 
+def test_resume_notices_another_run_in_the_place_of_one(service: CountingService, tmp_path: Path) -> None:
+    (file,), out = copies(tmp_path, 1), tmp_path / "out.jsonl"
+    replay(file, "--steps", "1-2", "--json", out)
+    assert replay(file, "--steps", "1-3", "--resume", out).exit_code == 0
+    file.write_text(file.read_text().replace("fix_slugify", "fix_other"))
+    result = replay(file, "--steps", "1-3", "--resume", out)
+    assert result.exit_code == 2
+    assert f"{file}:1 was fix_slugify in" in " ".join(result.output.split())
+
+
 def test_a_digest_is_of_content_alone() -> None:
     one, two = (next(r for r in read(EXAMPLE) if isinstance(r, Run)) for _ in range(2))
     step, last = one.steps[3], one.steps[-1]
