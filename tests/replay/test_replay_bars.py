@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import seeded_rows
-from counting_service import EXAMPLE
+from counting_service import EXAMPLE, copies
 from prometheus_client.parser import text_string_to_metric_families
 from test_replay_moments import pack
 
@@ -152,7 +152,7 @@ def counted(url: str, *arguments: object) -> tuple[Counters, dict[str, Any]]:
 def test_counters_are_the_servers_own(tmp_path: Path, bar: Callable[..., None]) -> None:
     with ServerProcess(tmp_path / "store") as server:
         for name, more in (("the default questions", ()), ("all moments", ("--questions", pack(tmp_path)))):
-            there, summary = counted(server.url, EXAMPLE, EXAMPLE, *more)
+            there, summary = counted(server.url, *copies(tmp_path, 2), *more)
             unlike = there.unlike(summary)
             print(unlike)
             bar(f"replay: counters that are not the server's, {name}", len(unlike), limit=0, requests=summary["requests"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from browser import chromium, complaints, requested, scheme, shot
-from counting_service import EXAMPLE, CountingService
+from counting_service import EXAMPLE, CountingService, copies
 from typer.testing import CliRunner
 
 from flide_agent import cli
@@ -60,7 +60,7 @@ def report(path: Path, *arguments: object) -> dict[str, Any]:
 def labels_file(tmp_path: Path) -> Path:
     """Before which of the example's steps the last command had failed."""
     path = tmp_path / "labels.csv"
-    path.write_text("file,step,last_failed\n" + "".join(f"{EXAMPLE.name},{i},{i in (6, 8, 11, 15)}\n" for i in range(2, 21)))
+    path.write_text("run,step,last_failed\n" + "".join(f"{EXAMPLE.stem},{i},{i in (6, 8, 11, 15)}\n" for i in range(2, 21)))
     return path
 
 
@@ -73,7 +73,7 @@ def evil_file(tmp_path: Path) -> Path:
 
 
 def test_the_data_of_a_report(wavy: None, tmp_path: Path) -> None:
-    found = report(tmp_path / "r.html", EXAMPLE, EXAMPLE, "no/such", "--labels", labels_file(tmp_path))
+    found = report(tmp_path / "r.html", *copies(tmp_path, 2), "no/such", "--labels", labels_file(tmp_path))
     summary, run = found["summary"], found["run-1"]
     assert [r["steps"] for r in summary["runs"]] == [20, 20]
     assert summary["totals"]["decisions"] == 40
@@ -158,7 +158,7 @@ def test_a_report_holds_nothing_that_could_end_its_elements(service: CountingSer
 def test_points_and_texts_are_bounded(wavy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MOST_POINTS", 16)
     monkeypatch.setattr(page, "MOST_TEXT", 5000)
-    found = report(tmp_path / "r.html", EXAMPLE, EXAMPLE, EXAMPLE)
+    found = report(tmp_path / "r.html", *copies(tmp_path, 3))
     assert len(found["summary"]["points"]) <= 16
     assert found["summary"]["every"] == 4
     assert found["summary"]["without_text"]
