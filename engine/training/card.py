@@ -2,7 +2,7 @@
 
     python -m training.card FIGURES_DIR [--into MODEL_DIR]
 
-FIGURES_DIR: held_out.json, figures.json, temperatures.json, and told.json (`trained`, `speed`: a sentence each) where there is one. Those of
+FIGURES_DIR: held_out.json, figures.json, temperatures.json, and told.json (`trained`, `looked`, `speed`: some sentences each) where there is one. Those of
 the model in the package lie in engine/training/judged.
 The card holds the questions that passed; everything that was judged is in the text, with what was missed. Nothing here is written by hand
 twice: wordings come from `asks`, figures from held_out.json and figures.json.
@@ -24,6 +24,7 @@ from training.evaluate import LONG, missed, passed
 from training.held_out_questions import KIND_TEXTS
 from training.packer import LONGEST
 
+TYPES = ("noul", "choice", "score")
 FIRST = ("last_command_failed", "last_tool_kind")
 """The questions that the model is made for before all others."""
 
@@ -65,7 +66,8 @@ def card(held_out: dict[str, Any], temperatures: dict[str, float]) -> Card:
                 key: whole[key] for key in ("n", "runs")
             }
             questions[name] = question(name, kept)
-    return Card(LONGEST, {k: round(v, 4) for k, v in temperatures.items()}, questions)
+    kept_heats = {k: round(v, 4) for k, v in temperatures.items() if k in TYPES or k in questions}
+    return Card(LONGEST, kept_heats, questions)
 
 
 def _row(name: str, part: dict[str, Any]) -> str:
@@ -101,13 +103,19 @@ def _parts(held_out: dict[str, Any], names: list[str]) -> list[str]:
     for name in names:
         lines += ["", f"### {name}: {_ABOUT[name]}", "", _HEAD]
         parts = {key: part for key, part in held_out[name].items() if isinstance(part, dict)}
-        keys = ["all", *sorted(key for key in parts if key.startswith("source")), *(f"up to {n} tokens" for n in LONG)]
+        keys = [
+            "all",
+            *sorted(key for key in parts if key.startswith("source")),
+            *(f"up to {n} tokens" for n in LONG),
+            "development",
+        ]
         lines += [_row(key, parts[key]) for key in keys if key in parts]
     return lines
 
 
-def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], trained: str, speed: str) -> str:
+def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], told: dict[str, str]) -> str:
     """MODEL_CARD.md."""
+    trained, speed, looked = (told.get(name, "") for name in ("trained", "speed", "looked"))
     inside = list(card.questions)
     outside = [name for name in held_out if name not in card.questions and "all" in held_out[name]]
     few = [name for name in asks.NAMES if name not in card.questions and name not in outside]
@@ -129,13 +137,15 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], trained: str
         "## Questions that did not pass", "", *(f"- `{name}`: {'; '.join(missed(held_out[name]))}" for name in outside), "",
         *([f"Of the questions that this model is made for before all others the bars are not met: {', '.join(f'`{name}`' for name in first)}.", ""] if first else []),
         "## Held-out figures", "",
-        "Judged on recorded runs of SWE-agent, mini-swe-agent, nebius (SWE-agent), tau-bench, OpenHands and others; no file of theirs was trained on. Formats of such tools, as their",
+        "Judged on recorded runs of SWE-agent, mini-swe-agent, nebius (SWE-agent) and tau-bench. Runs of OpenHands, Claude Code, ATIF and others are the development source: temperatures",
+        "and checkpoints are chosen on it, so its rows (`development`) are no test. No file of either was trained on. Formats of such tools, as their",
         "public tools print them, are among those that our own runs are rendered in. Labels come from return codes and error marks, else from rules; what the rules doubt is not asked.",
         "At most 20 decisions a run, drawn so that rare answers are kept: accuracy is averaged over the runs for each answer and then over the answers, so the draw does not move it; ECE",
         "is that of the drawn decisions. Intervals come from drawing whole runs. Of runs beyond the trained length later decisions are asked with the middle left out. Repetitions are",
-        "rare in recordings: some decisions are asked once more with the last command repeated.", "",
+        "rare in recordings: some decisions are asked once more with the last command repeated. Instructions are planted in up to eight decisions a run.", "",
         "These figures are not blind. When the runs over JSON tools were designed, the structure of the tau-bench files was looked at: roles, lengths of messages, names of tools, and that",
-        "failures begin with `Error`. The wording of held-out files was seen earlier, and sentences of the generator may resemble it. Expect less on tools that look otherwise.", "",
+        "failures begin with `Error`. The wording of held-out files was seen earlier, and sentences of the generator may resemble it. Expect less on tools that look otherwise.",
+        looked, "",
         "### Passed", "", *_tables(held_out, own, inside), "",
         "### Trained and judged, not passed", "", *_tables(held_out, own, outside), "",
         "Of the choices among names (`last_program`) each right answer is a name of its own, so a majority says nothing there.",
@@ -143,14 +153,14 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], trained: str
         f"Too few held-out answers to judge: {', '.join(few)}." if few else "",
         *_parts(held_out, [*inside, *outside]),
         "", "## Calibration", "",
-        f"Probabilities are softmax(logits / t) over the labels, t by type of question: {heats}; fitted on runs of our own that were not trained on, applied by the service.",
-        "On tools unlike those of training the model is too sure of itself: there the ECE is several times that of our own runs (`source others` above).", "",
+        f"Probabilities are softmax(logits / t) over the labels, t by question, else by type of question: {heats}; applied by the service. Fitted on the development source and on",
+        "runs of our own that were not trained on, both of the same weight, none of the judged sources: on tools unlike those of training a model is too sure of itself.", "",
         "## Data", "",
-        "Runs of a scripted agent in temporary copies of installed packages (real commands, exit codes, changed files), runs over JSON tools with a small database, and InterCode episodes",
-        "(princeton-nlp/intercode, MIT), rendered in ten formats with many wordings: [engine/training](../../engine/training/README.md).", "",
+        "Runs of a scripted agent in temporary copies of installed packages (real commands, exit codes, changed files), runs over JSON tools with a small database, sketched runs of many",
+        "kinds of tools with answers put together from parts (these for the temperatures alone), and InterCode episodes (princeton-nlp/intercode, MIT), rendered in ten formats with many wordings: [engine/training](../../engine/training/README.md).", "",
         "## Known failures", "",
         "- Tools and error sentences unlike any in training: a refusal worded as a remark can pass for success, with a high probability.",
-        "- Failures of SWE-agent's windowed tools, of OpenHands and others are often missed (`last_command_failed`, by source, above).",
+        "- Refused edits of windowed editors that show long parts of the code are often missed (`last_command_failed`).",
         "- Whether a file was changed so far is often missed; commands that repeat, one after the other or in a loop, are found little better than by chance.",
         "- A quiet failure (no output, no status shown) looks like a success; the model says so with some probability only.",
         "- What happened in a part of the history that is no longer shown is not known to it.",
@@ -168,7 +178,7 @@ def made(figures: Path) -> tuple[bytes, str]:
     said = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
     found = card(held_out, heats)
     written = msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
-    return written, text(found, held_out, own, said.get("trained", ""), said.get("speed", ""))
+    return written, text(found, held_out, own, said)
 
 
 def main() -> None:

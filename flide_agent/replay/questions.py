@@ -42,7 +42,8 @@ DEFAULT: Questions = {
     },
 }
 """Five questions about the history before a decision, as the model in the package was trained to be asked; what the agent then did is
-not in it. Of them `step_count` and `traceback` passed on held-out runs; answers to the others are marked out of scope."""
+not in it. Of them `last_tool_kind`, `step_count` and `traceback` passed on held-out runs; answers to
+the others are marked out of scope."""
 
 TITLES = {
     "last_command_failed": "failed",
