@@ -330,8 +330,10 @@ class Dispatcher:
                 # What can never fit must not push everybody's checkpoints out before it fails.
                 if all(self._hopeless(i.request, full) for i in items):
                     raise
-                # A little more than is needed, so that not every round of a full pool has to ask.
-                if not self.relieve(PoolFull(full.pages + memory.pages // SPARE, full.slots + memory.slots // SPARE)):
+                # A little more than is missing, so that not every round of a full pool has to ask.
+                pages = full.pages + memory.pages // SPARE if full.pages > 0 else 0
+                slots = full.slots + memory.slots // SPARE if full.slots > 0 else 0
+                if not self.relieve(PoolFull(pages, slots)):
                     raise
                 self.counters.relieved += 1
 

@@ -19,6 +19,11 @@ SWITCH_SECONDS = 0.0005
 """Threads that render and the loop take turns at the interpreter; with the default of 5 ms each turn costs a request that."""
 
 
+KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open: longer than clients keep theirs, and than most steps of an agent take. A connection that
+the server closes first is a request that fails when it crosses the close."""
+
+
 def settle_in() -> None:
     """This process is about to serve. What is loaded by now stays: the collector need not look through it again, a tenth of a second
     each time that all threads would wait for."""
@@ -38,6 +43,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 lifespan="on",
                 timeout_graceful_shutdown=int(settings.shutdown_seconds),
+                timeout_keep_alive=KEEP_ALIVE,
             )
         )
         self._gate, self._tell = gate, started

@@ -19,7 +19,7 @@ from flide_agent.api import backend as b
 from flide_agent.api import body as bodies
 from flide_agent.api import call as calls
 from flide_agent.decisions import parse_decisions, render
-from flide_agent.errors import InvalidRequest
+from flide_agent.errors import BodyTimeout, InvalidRequest
 
 Call = Request[Any, Any, State]
 Json = Response[bytes]
@@ -46,8 +46,12 @@ def tenant_of(request: Call) -> str:
 
 async def _raw(request: Call) -> tuple[bytes, str]:
     """(bytes of the body, its Content-Encoding)."""
+    settings = backend_of(request).settings
     try:
-        raw = await bodies.read(request.stream(), backend_of(request).settings.max_body_bytes)
+        async with asyncio.timeout(settings.body_seconds or None):
+            raw = await bodies.read(request.stream(), settings.max_body_bytes)
+    except TimeoutError as e:
+        raise BodyTimeout(f"the body did not arrive within {settings.body_seconds:g} s") from e
     except InternalServerException as e:  # how the framework says that the client has gone
         raise calls.Gone("the client hung up") from e
     call = calls.of(request.scope)
