@@ -70,12 +70,15 @@ def test_steps_of_one_session_come_one_after_the_other(local: LocalService, monk
     assert local.session("turns")["step"] == 4
 
 
-def test_an_interrupted_main_thread_leaves_nothing_half_done() -> None:
+def test_an_interrupted_main_thread_leaves_nothing_half_done(request: pytest.FixtureRequest) -> None:
+    # A process that a shell starts in the background ignores interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     hand, done = Hand(), []
     hand.start()
 
     def work() -> str:
-        time.sleep(0.3)
+        time.sleep(1.0)
         done.append(threading.current_thread().name)
         return "whole"
 
