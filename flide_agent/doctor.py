@@ -138,9 +138,10 @@ def _owner(path: Path) -> Iterator[Finding]:
 
 
 def _port(settings: Settings) -> Iterator[Finding]:
-    from flide_agent.api.http import listen, url_of
+    from flide_agent.api.http import url_of
+    from flide_agent.listening import bind
 
-    bound = listen(settings)
+    bound = bind(settings.host, settings.port)
     yield Finding("port", "good", f"{url_of(bound)} is free")
     bound.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from collections.abc import Callable
 import uvicorn
 
 from flide_agent.api.gate import Gate
-from flide_agent.errors import StartError
 from flide_agent.settings import Settings
 
 SWITCH_SECONDS = 0.0005
@@ -66,22 +64,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
         return asyncio.new_event_loop
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
-
-
-def listen(settings: Settings) -> socket.socket:
-    """A bound socket, not yet accepting. Raises StartError when the port is taken or the address is none of this machine's."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    s = socket.socket(family, socket.SOCK_STREAM)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        s.bind((settings.host, settings.port))
-    except OSError as e:
-        s.close()
-        why = os.strerror(e.errno) if e.errno else str(e)
-        raise StartError(
-            f"cannot listen on {settings.host} port {settings.port}: {why}; choose another --port or --host"
-        ) from e
-    return s
 
 
 def url_of(bound: socket.socket) -> str:

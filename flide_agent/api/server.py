@@ -11,10 +11,11 @@ from pathlib import Path
 from flide_agent import logs, telemetry
 from flide_agent.api import fleet
 from flide_agent.api.app import make_app
-from flide_agent.api.http import Server, listen, settle_in, url_of
+from flide_agent.api.http import Server, settle_in, url_of
 from flide_agent.api.inside import Inside
 from flide_agent.errors import StartError
 from flide_agent.keys import keys_of
+from flide_agent.listening import bind
 from flide_agent.local import Service
 from flide_agent.settings import Settings
 
@@ -28,7 +29,7 @@ def serve(settings: Settings, open_service: Callable[[Settings], Service] = Serv
     logs.start(settings.log_format)
     keys = keys_of(settings)
     watch, end_telemetry = telemetry.start() if settings.telemetry else (None, None)
-    bound = listen(settings)
+    bound = bind(settings.host, settings.port)
     # uvicorn raises the signal that stopped it once more at its end; ours is an orderly end with status 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop_before_serving)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from typing import Annotated, Any, Literal
 
@@ -11,7 +10,8 @@ from pydantic import Field
 
 from flide_agent import __version__
 from flide_agent.client import AsyncClient
-from flide_agent.errors import FlideError, InvalidRequest, StartError
+from flide_agent.errors import FlideError, InvalidRequest
+from flide_agent.listening import bind
 from flide_agent.mcp.specs import CallSpec, MessageSpec, QuestionSpec, messages_of, questions_of
 from flide_agent.mcp.verdict import decided, failed, guarded
 from flide_agent.replies import Reply
@@ -119,15 +119,5 @@ def run(
     if transport == "stdio":
         server.run("stdio")
     else:
-        _check_free(host, port)
+        bind(host, port).close()  # else the library would end the process with its own words and status
         server.run("streamable-http", host=host, port=port)
-
-
-def _check_free(host: str, port: int) -> None:
-    """The library would end the process with its own words and status."""
-    try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            s.bind((host, port))
-    except OSError as e:
-        raise StartError(f"cannot listen on {host} port {port}: {e.strerror or e}; choose another --port or --host") from e

@@ -52,10 +52,10 @@ from test_service_sessions import client, test_an_unknown_head_names_the_current
 from flide_agent import errors
 from flide_agent.api import fleet, frames
 from flide_agent.api.errors import encoded
-from flide_agent.api.http import listen
 from flide_agent.asks import parse_decide, parse_systemone
 from flide_agent.decision import Served
 from flide_agent.inflight import Board, Inflight
+from flide_agent.listening import bind
 from flide_agent.local import LocalService
 from flide_agent.settings import Settings
 
@@ -201,7 +201,7 @@ def test_a_front_end_that_cannot_start_is_a_server_that_does_not(monkeypatch: py
 
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(errors.StartError, match="front end did not start"):
-        fleet.serve(Nobody(), listen(Settings(port=0)), lambda: None)  # type: ignore[arg-type]
+        fleet.serve(Nobody(), bind("127.0.0.1", 0), lambda: None)  # type: ignore[arg-type]
 
 
 def test_a_front_end_has_no_torch_and_no_store() -> None:
