@@ -31,7 +31,7 @@ from flide_engine.vocabulary import log_sum_exp, normed_rows, place_matters
 
 Tensor = torch.Tensor
 
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
 """Changes whenever the arithmetic of any kernel does."""
 READOUTS_AT_START = 256
 
@@ -62,6 +62,7 @@ class CudaForward:
             device=memory.device,
             dtype=memory.dtype,
         )
+        self._taps = [layer.conv.t().contiguous() for layer in model.layers if isinstance(layer, LinearLayer)]
         self._aside = Aside(memory.device)
         self._alone: bool | None = None  # known when the vocabulary is first summed
         self.graphs = Graphs(memory.device) if graphs and memory.device.type == "cuda" else None
@@ -145,7 +146,7 @@ class CudaForward:
         """Attention tiles, which may still be on their way aside, and delta-rule chunks, built on the GPU."""
         w, s, shape = self._workspace, at.segments, at.shape
         held = w.tables(shape)
-        with self._aside:  # nothing reads them before the first full layer, and any linear layer before it joins
+        with self._aside:  # nothing reads them before the first full layer
             build_tiles(
                 s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=held.pointers, unordered=held.unordered,
                 weights=held.weights, tiles=held.tiles, tokens_a_tile=w.tokens_a_tile, first_split=self._first_split,
@@ -172,7 +173,7 @@ class CudaForward:
             last = i + 1 == len(model.layers)
             if isinstance(layer, LinearLayer):
                 mixed = mix_linear(
-                    model.config, layer, at, chunks, self._memory, linear, self._workspace, self._products, self._aside
+                    model.config, layer, self._taps[linear], at, chunks, self._memory, linear, self._workspace, self._products
                 )
                 linear += 1
                 if last and not at.shape.readouts:
