@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from flide_engine.models.config import read_json
+from flide_engine.models.config import ModelConfig, read_json
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -40,6 +40,16 @@ def export(network: Network, out: Path, dtype: torch.dtype) -> None:
     config = network.config.to_json() | {k: v for k, v in read_json(DIRECTORY / "config.json").items() if k in KEPT}
     config["dtype"] = str(dtype).removeprefix("torch.")
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def load(directory: Path) -> Network:
+    """The network with the weights of a directory, float32."""
+    network = Network(ModelConfig.read(directory), 0)
+    stored = load_file(directory / "model.safetensors")
+    with torch.no_grad():
+        for name, value in network.named():
+            value.copy_(stored[f"model.{name}"].float())
+    return network
 
 
 def keep(flat: Flat, file: Path, done: Done) -> None:

@@ -45,7 +45,7 @@ JUDGED = 300
 class Plan:
     """minutes: the time box, evaluation left out; steps: at most so many. tokens: of trunks in a batch, on each GPU. every: steps between
     looks at the losses. feeders: processes that make batches, for each GPU. graphs, compile: see training.step; without effect on a CPU.
-    state: the file to go on from and to keep the state in."""
+    curriculum: short histories first. state: the file to go on from and to keep the state in."""
 
     minutes: float = 9.0
     steps: int = 10**9
@@ -59,6 +59,7 @@ class Plan:
     feeders: int = 0
     graphs: bool = True
     compile: bool = False
+    curriculum: bool = True
     state: Path | None = None
 
 
@@ -140,7 +141,7 @@ def train(
                         team.last.value = min(team.last.value, steps + (2 * AHEAD if team.ranks > 1 else 0))
                         if steps >= team.last.value:
                             break
-                feed.longest.value = longest(team.part.value)
+                feed.longest.value = longest(team.part.value if plan.curriculum else 1.0)
                 with pace.waiting("device"):
                     room = step.host()
                 with pace.waiting("batches"):
@@ -243,6 +244,12 @@ def main() -> None:
     for name in ("minutes", "steps", "tokens", "rate", "warm", "language", "seed", "every"):
         default = getattr(Plan, name)
         parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument(
+        "--start", type=Path, help="the directory of weights to go on from, with histories of all lengths at once"
+    )
+    parser.add_argument(
+        "--often", nargs="+", default=[], metavar="QUESTION=TIMES", help="questions drawn more often than others"
+    )
     parser.add_argument("--feeders", type=int, default=5)
     parser.add_argument("--state", type=Path)
     parser.add_argument("--gpus", type=int, default=1)
@@ -252,15 +259,17 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     a = parser.parse_args()
     cuda = a.device.startswith("cuda")
-    chosen = {k: v for k, v in vars(a).items() if k not in ("shards", "out", "gpus")} | {"compile": a.compile and cuda}
-    plan = Plan(**chosen)
+    chosen = {k: v for k, v in vars(a).items() if k in Plan.__dataclass_fields__} | {"compile": a.compile and cuda}
+    plan = Plan(**chosen, curriculum=a.start is None)
     names = tuple(read_json(a.shards[0] / "names.json")["names"])
     a.out.mkdir(parents=True, exist_ok=True)
     torch.set_float32_matmul_precision("high")
     # Both at once: a missing held-out part must show before the time is spent.
     data, kept = (Data.load(paths(a.shards, part)) for part in ("train", "held"))
+    for name, times in (pair.split("=") for pair in a.often):
+        data.rarity[names.index(name)] *= float(times)
     print(f"{len(data.trunks)} trunks, {data.tokens:,} tokens, {sum(map(len, data.of)):,} questions", flush=True)
-    network = Network(ModelConfig.read(DIRECTORY), plan.seed)
+    network = Network(ModelConfig.read(DIRECTORY), plan.seed) if a.start is None else saved.load(a.start)
     watched = Watched(few(kept, 16), names)
     if saved.read(plan.state).part >= 1.0:
         saved.restore(Flat(network, plan.device), plan.state)

@@ -55,7 +55,8 @@ def measure(path: str, size: str, split: bool) -> dict[str, float]:
         prepared = engine.prepare(round_)
         staged = prepared.staged.pop()
         with torch.inference_mode():
-            forward._block.upload(staged, 0)  # type: ignore[attr-defined]
+            forward._block.post(staged, 0)  # type: ignore[attr-defined]
+            forward._block.fetch(staged.shape, forward._aside)  # type: ignore[attr-defined]
             at = forward._block.views(staged.shape)  # type: ignore[attr-defined]
             out[name] = median_ms(lambda at=at: forward.enqueue(at, forward._landings.buffer), 30)  # type: ignore[attr-defined,misc]
         engine.discard(prepared)

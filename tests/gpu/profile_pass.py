@@ -169,7 +169,8 @@ def profile(engine: Engine, name: str, request: Request) -> str:
     plan = prepared.passes[0][1].plan
     shape = shape_of(plan, forward._first_split)
     landing = forward._landings.take(len(plan.label_ids))
-    forward._block.upload(prepared.staged.pop(), landing.at)
+    forward._block.post(prepared.staged.pop(), landing.at)
+    forward._block.fetch(shape, forward._aside)
     at = forward._block.views(shape)
     replay = median_ms(lambda: forward.enqueue(at, forward._landings.buffer), 10)
     landing.launched(None)

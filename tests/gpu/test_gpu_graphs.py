@@ -73,20 +73,40 @@ def test_stale_metadata_is_noticed(pair: tuple[Engine, Engine]) -> None:
     want = bits(run_one(eager, same))
     assert torch.equal(bits(run_one(graphs, same)), want)
     forward = graphs._forward
-    upload, block = forward._block.upload, forward._block  # type: ignore[attr-defined]
-    prepared = graphs.prepare(Round((a,)))
-    with torch.inference_mode():
-        upload(prepared.staged.pop(), 0)
+    block = forward._block  # type: ignore[attr-defined]
+    post, prepared = block.post, graphs.prepare(Round((a,)))
+    stale = prepared.staged.pop()
     graphs.discard(prepared)
-
-    def nothing(staged: object, logits_at: int) -> None:
-        block._block[1:2].fill_(logits_at)  # the answer arrives where it is looked for
-
     try:
-        block.upload = nothing
+        block.post = lambda staged, logits_at: post(stale, logits_at)
         assert not torch.equal(bits(run_one(graphs, same)), want)
     finally:
-        block.upload = upload
+        block.post = post
+    assert torch.equal(bits(run_one(graphs, same)), want)
+
+
+def test_a_pass_that_fails_leaves_the_next_ones_right(pair: tuple[Engine, Engine]) -> None:
+    """Before its fetch is enqueued and behind it: the mailbox goes on from where the device is."""
+    for engine in pair:
+        forward, rng = engine._forward, np.random.default_rng(5)
+        requests = [random_request(rng, engine.info.vocab_size, depth=2, branches=n, saves=False, most=60) for n in (1, 4)]
+        want = [bits(run_one(engine, r)) for r in requests]
+        for owner, name in ((forward._block, "fetch"), (forward, "tables")):  # type: ignore[attr-defined]
+            graphs, forward.graphs = forward.graphs, None  # type: ignore[attr-defined]
+            whole = getattr(owner, name)
+
+            def fails(*_: object) -> None:
+                raise RuntimeError("as if memory had run out")
+
+            setattr(owner, name, fails)
+            try:
+                with pytest.raises(RuntimeError, match="memory had run out"):
+                    run_one(engine, requests[0])
+            finally:
+                setattr(owner, name, whole)
+                forward.graphs = graphs  # type: ignore[attr-defined]
+            for request, expected in zip(requests * 2, want * 2, strict=True):
+                assert torch.equal(bits(run_one(engine, request)), expected)
 
 
 def test_graph_dropped_and_captured_again(pair: tuple[Engine, Engine]) -> None:

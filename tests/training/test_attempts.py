@@ -107,6 +107,17 @@ def test_a_second_attempt_goes_on_from_the_state(data: Data, tmp_path: Path) -> 
     assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [0, 1, 2, 3, 4, 5]
 
 
+def test_weights_of_a_directory_are_what_was_exported(tmp_path: Path) -> None:
+    """Also those of the model in the package, which another training may start from, at any length from the first step on."""
+    network = _small()
+    saved.export(network, tmp_path, torch.float32)
+    assert torch.equal(step.Flat(saved.load(tmp_path), "cpu").values, step.Flat(network, "cpu").values)
+    shipped = saved.load(DIRECTORY)
+    saved.export(shipped, tmp_path, torch.bfloat16)
+    assert (tmp_path / "model.safetensors").read_bytes() == (DIRECTORY / "model.safetensors").read_bytes()
+    assert train.Plan().curriculum
+
+
 def test_an_attempt_without_time_keeps_what_there_is(data: Data, tmp_path: Path) -> None:
     network = _small()
     flat = step.Flat(network, "cpu")

@@ -111,16 +111,21 @@ class CudaForward:
         if self._workspace.reserve(shape) or moved:
             self._clear()
         landing = self._landings.take(len(plan.label_ids))
-        self._block.upload(staged, landing.at)
+        self._block.post(staged, landing.at)
 
         def enqueue() -> None:
+            self._block.fetch(shape, self._aside)
             self.enqueue(self._block.views(shape), self._landings.buffer)
 
-        if self.graphs is None:
-            enqueue()
-        else:
-            self.graphs.run(shape, enqueue)
-        landing.launched(self._sums(plan) if len(plan.mass) else None)
+        try:
+            if self.graphs is None:
+                enqueue()
+            else:
+                self.graphs.run(shape, enqueue)
+        except BaseException:
+            self._block.failed()
+            raise
+        self._block.sent(staged, landing.launched(self._sums(plan) if len(plan.mass) else None))
         return landing
 
     def _sums(self, plan: RoundPlan) -> Tensor:
@@ -138,7 +143,7 @@ class CudaForward:
             self.graphs.clear()
 
     def enqueue(self, at: DeviceRound, logits: Tensor) -> None:
-        """The whole pass behind the upload: tables, then layers. Neither allocates nor waits, so a graph can hold it."""
+        """The whole pass behind the fetch: tables, then layers. Neither allocates nor waits, so a graph can hold it."""
         self.run(at, self.tables(at), logits)
         self._aside.join()
 

@@ -23,13 +23,14 @@ class Landing:
         self._sums: Tensor | None = None
         self._result: npt.NDArray[np.float32] | None = None
 
-    def launched(self, sums: Tensor | None) -> None:
-        """The pass is enqueued. sums: more float32 results on the device, to stand behind the logits."""
+    def launched(self, sums: Tensor | None) -> torch.cuda.Event:
+        """The pass is enqueued. sums: more float32 results on the device, to stand behind the logits. Returns the event behind it all."""
         if sums is not None:
             self._sums = torch.empty(sums.shape, dtype=torch.float32, pin_memory=True)
             self._sums.copy_(sums, non_blocking=True)
         self._event = torch.cuda.Event()
         self._event.record()
+        return self._event
 
     def done(self) -> bool:
         return self._result is not None or self._event is None or self._event.query()

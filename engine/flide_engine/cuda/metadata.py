@@ -1,4 +1,4 @@
-"""A plan's metadata as one int32 block: filled in pinned memory, copied once a round, read by every kernel.
+"""A plan's metadata as one int32 block: filled in pinned memory, fetched by the pass's first kernel, read by every other one.
 
 The block of a shape always has the same layout, and all counts that kernels need are in it, so that a captured graph reads the next
 plan of its shape where it read the last.
@@ -15,14 +15,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from flide_engine.cuda.aside import Aside
 from flide_engine.cuda.shape import PassShape, by_level
 from flide_engine.kernels.attention import Segments
+from flide_engine.kernels.fetch import RING, advance, fetch
 from flide_engine.plan import CONV_TAPS, Int32, RoundPlan
 from flide_engine.segments import Kind
 
 Tensor = torch.Tensor
 ALIGNMENT = 32
-"""Entries: every array starts on a 128-byte line, so pointer alignment never changes between rounds."""
+"""Entries: every array starts on a 128-byte line, so pointer alignment never changes between rounds; a block ends on one."""
 FIRST_BLOCK = 1 << 20
 """Entries of the first block."""
 PADDING = {
@@ -169,7 +171,7 @@ def device_round(shape: PassShape, layout: Layout, block: Tensor) -> DeviceRound
 
 @dataclass(eq=False)
 class Staged:
-    """A plan in a pinned block, ready to be copied. size: entries in use."""
+    """A plan in a pinned block, ready to be fetched. size: entries in use, aligned."""
 
     plan: RoundPlan
     shape: PassShape
@@ -178,22 +180,28 @@ class Staged:
 
 
 class MetadataBlock:
-    """Pinned blocks to stage plans in, and one block on the device, grown to the largest round seen. Used by one thread."""
+    """Pinned blocks to stage plans in, a mailbox that says which of them the next pass reads, and one block on the device, grown to the
+    largest round seen. Used by one thread; fewer than RING passes may be posted and not yet done."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._free: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
         self._block = torch.empty(0, dtype=torch.int32, device=device)
+        self._pin = device.type == "cuda"
+        self._mailbox = torch.zeros((RING, 2), dtype=torch.int64, pin_memory=self._pin)
+        self._letters = self._mailbox.numpy()
+        self._turn = torch.zeros(1, dtype=torch.int32, device=device)
+        self._posted = 0
 
     def stage(self, plan: RoundPlan, shape: PassShape) -> Staged:
-        """Write a plan where it can be copied from. Give it to upload or to drop."""
+        """Write a plan where it can be fetched from. Give it to post or to drop."""
         layout = layout_of(shape)
-        staged = Staged(plan, shape, self._pinned(size := block_size(plan, layout)), size)
+        staged = Staged(plan, shape, self._pinned(size := _aligned(block_size(plan, layout))), size)
         fill(staged.pinned.numpy(), plan, layout)
         return staged
 
     def drop(self, staged: Staged) -> None:
-        """It will not be uploaded."""
+        """It will not be posted."""
         self._free.appendleft((staged.pinned, None))
 
     def reserve(self, staged: Staged) -> bool:
@@ -203,22 +211,36 @@ class MetadataBlock:
         self._block = torch.empty(max(2 * staged.size, FIRST_BLOCK), dtype=torch.int32, device=self._device)
         return True
 
-    def upload(self, staged: Staged, logits_at: int) -> None:
-        """One pinned copy, behind the kernels of the round before it on the stream. logits_at: where the pass' logits go."""
-        staged.pinned[1] = logits_at
-        self._block[: staged.size].copy_(staged.pinned[: staged.size], non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        self._free.append((staged.pinned, event))
+    def post(self, staged: Staged, logits_at: int) -> None:
+        """The pass enqueued next reads this plan. logits_at: where its logits go."""
+        staged.pinned.numpy()[1] = logits_at
+        self._letters[self._posted % RING] = staged.pinned.data_ptr(), staged.size
+        self._posted += 1
+
+    def fetch(self, shape: PassShape, aside: Aside) -> None:
+        """Enqueue the fetch of the plan posted next, behind the kernels of the pass before it; part of the pass's graph."""
+        fetch(self._mailbox, self._turn, self._block, layout_of(shape).tail)
+        with aside:
+            advance(self._turn)
+
+    def sent(self, staged: Staged, done: torch.cuda.Event | None) -> None:
+        """The pass of a posted plan is enqueued, with this event behind it."""
+        self._free.append((staged.pinned, done))
+
+    def failed(self) -> None:
+        """A pass was posted and perhaps not enqueued: wait for the device, and go on from the turn that it is at."""
+        if self._pin:
+            torch.cuda.synchronize(self._device)
+        self._posted = int(self._turn)
 
     def views(self, shape: PassShape) -> DeviceRound:
-        """What was uploaded last, which had this shape; a later upload of the shape shows in the same views."""
+        """What was fetched last, which had this shape; a later fetch of the shape shows in the same views."""
         return device_round(shape, layout_of(shape), self._block)
 
     def _pinned(self, size: int) -> Tensor:
-        """A pinned block that no copy reads any more."""
+        """A pinned block that no pass reads any more."""
         if self._free and ((event := self._free[0][1]) is None or event.query()):
             pinned, _ = self._free.popleft()
             if pinned.numel() >= size:
                 return pinned
-        return torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, pin_memory=True)
+        return torch.empty(max(2 * size, FIRST_BLOCK), dtype=torch.int32, pin_memory=self._pin)
