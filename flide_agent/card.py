@@ -1,7 +1,8 @@
 """What a model was trained and judged for: `card.json` beside its weights.
 
 It says which questions and which lengths an answer can be trusted on; others are answered all the same, and marked. It also
-holds the temperatures at which the model's probabilities are calibrated. A model without a card is served as it is.
+holds the temperatures at which the model's probabilities are calibrated, and in which order the model is shown a choice's options. A
+model without a card is served as it is.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -77,13 +78,15 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """trained_tokens: the longest history in training. temperatures: by id of a question below, else by type of question;
     softmax(logits / t) is calibrated.
 
-    questions: those that passed, by id. about: one line for people.
+    questions: those that passed, by id. about: one line for people. options: "sorted" has the prompt list the options of a choice by
+    their text, whatever the order asked; "asked" as they are asked.
     """
 
     trained_tokens: int
     temperatures: dict[str, float]
     questions: dict[str, CardQuestion]
     about: str = ""
+    options: Literal["asked", "sorted"] = "asked"
 
     @classmethod
     def read(cls, directory: Path) -> Card | None:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from flide_agent import asks, views
-from flide_agent.card import Card, CardError
 from flide_agent.decide import Served
 from flide_agent.direct import Direct, Hand, Turns
 from flide_agent.dispatch import Dispatcher
@@ -50,10 +49,10 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
     """The model's engine, its prompts, and how clients see it. Raises StartError saying what to change."""
     import torch  # here, so that importing this module stays quick
     from flide_engine.engine import Engine
-    from flide_engine.models import ModelError, locate
+    from flide_engine.models import ModelError
 
     from flide_agent import default_model
-    from flide_agent.prompts import PromptError, Prompts
+    from flide_agent.model_files import prompts_of
 
     device = settings.device
     if device == "auto":
@@ -65,10 +64,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
         dtype = "float32" if device == "cpu" else "bfloat16"
     name = str(default_model.DIRECTORY) if settings.model == "default" else settings.model
     try:
-        # A model of random weights in true shapes has no tokenizer of its own: it reads the embedded one's ids.
-        directory = default_model.DIRECTORY if name.startswith("dummy:") else locate(name)
-        prompts = Prompts.load(directory)
-        card = None if name.startswith("dummy:") else Card.read(directory)
+        prompts, card = prompts_of(settings.model)
         engine = Engine.load(
             name,
             device=device,
@@ -77,7 +73,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
             max_stream=settings.max_stream or rows_of_a_pass(device),
             graphs=settings.graphs,
         )
-    except (ModelError, PromptError, CardError) as e:
+    except ModelError as e:
         raise StartError(f"model {settings.model!r}: {e}") from e
     except (ValueError, RuntimeError, MemoryError, OSError) as e:  # settings that do not fit; no memory for the pools
         raise StartError(f"model {settings.model!r} cannot be loaded: {e}") from e
@@ -86,7 +82,7 @@ def load(settings: Settings) -> tuple[Engine, Prompts, Served]:
         if name.startswith("dummy:"):
             what += "; it is for tests of the engine alone, serve 'default' or a random model in true shapes such as dummy:0.8b"
         raise StartError(f"model {settings.model!r}: {what}")
-    released = datetime.fromtimestamp((directory / "config.json").stat().st_mtime, UTC).date()
+    released = datetime.fromtimestamp((prompts.directory / "config.json").stat().st_mtime, UTC).date()
     served = Served(_public_name(settings.model), engine.info.untrained, engine.info.max_context, released, card)
     return engine, prompts, served
 

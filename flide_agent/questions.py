@@ -97,16 +97,22 @@ def answer(question: Question, probabilities: npt.ArrayLike) -> dict[str, Any]:
     return answer_of(question, p / total if total > 0 else np.full(n, 1 / n))
 
 
-def answer_of(question: Question, p: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """`answer` of what is normalised already. p: [n], one for each label, sums to 1."""
+def answer_of(question: Question, p: npt.NDArray[np.float64], order: Sequence[int] = ()) -> dict[str, Any]:
+    """`answer` of what is normalised already. p: [n], one for each label, sums to 1.
+
+    order: of a choice, which option stands at each label; () for the order asked. The answer lists the options in the order asked.
+    """
     values: list[float] = p.tolist()
     if isinstance(question, Noul):
         return {"type": "noul", "noul": values[0]}
     if isinstance(question, Choice):
+        # Of equal probabilities the first label's wins: not the first asked, or the order asked would decide.
+        top = values.index(max(values))
+        asked = [x for _, x in sorted(zip(order, values, strict=True))] if order else values
         return {
             "type": "choice",
-            "choice": question.options[values.index(max(values))].name,
-            "probabilities": {o.name: x for o, x in zip(question.options, values, strict=True)},
+            "choice": question.options[order[top] if order else top].name,
+            "probabilities": {o.name: x for o, x in zip(question.options, asked, strict=True)},
             "confidence": choice_confidence(values),
         }
     return {

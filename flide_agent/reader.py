@@ -34,11 +34,13 @@ def check(ask: Ask, served: Served, label_mass: bool) -> None:
 
 
 class StateReader:
-    """Of requests outside sessions. Thread-safe."""
+    """Of requests outside sessions. Thread-safe. Raises ValueError for prompts that do not show options as the model's card says."""
 
     def __init__(self, prompts: Prompts, served: Served, settings: Settings) -> None:
         self.prompts, self.states = prompts, RecentStates(prompts)
         self.context, self.card, self.settings = served.context, served.card, settings
+        if prompts.sorts_options != (served.card is not None and served.card.options == "sorted"):
+            raise ValueError("the prompts were loaded without the model's card, or with another")
         prompts.limit(served.context)
 
     def state(self, tenant: str, ask: Ask, share_key: bytes = b"") -> Reading:

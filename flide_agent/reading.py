@@ -195,6 +195,7 @@ def read_answers(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(answers on the bare trunk, {candidate id: {"answers"}}), read back in the order of `build_request`.
 
+    Sums go over labels, whose order is the prompt's: the bits of an answer do not depend on the order in which its options were asked.
     logits, sums: of each segment's readouts, as in RequestResult. Raises InternalError when they are not finite.
     """
     n = len(reading.branches)
@@ -203,7 +204,7 @@ def read_answers(
     def read(first: int) -> dict[str, Any]:
         own = [readouts[0] for readouts in logits[first : first + n]]
         found = zip(reading.branches, distributions(own, heats), strict=True)
-        answers = {key: answer_of(question, p) for (key, question, _), p in found}
+        answers = {key: answer_of(question, p, branch.order) for (key, question, branch), p in found}
         if reading.mass:
             for at, (key, x) in enumerate(zip(answers, own, strict=True), first):
                 answers[key]["x_label_mass"] = label_mass(x, sums[at][0])

@@ -67,7 +67,7 @@ def card(held_out: dict[str, Any], temperatures: dict[str, float]) -> Card:
             }
             questions[name] = question(name, kept)
     kept_heats = {k: round(v, 4) for k, v in temperatures.items() if k in TYPES or k in questions}
-    return Card(LONGEST, kept_heats, questions)
+    return Card(LONGEST, kept_heats, questions, options="sorted")
 
 
 def _row(name: str, part: dict[str, Any]) -> str:
@@ -86,14 +86,15 @@ def _tables(held_out: dict[str, Any], own: dict[str, Any], names: list[str]) -> 
     lines = [_HEAD, *(_row(name, held_out[name]["all"]) for name in names)]
     lines += [
         "",
-        "| | other order of options | planted instructions | wording turned around | our own runs |",
-        "|---|---|---|---|---|",
+        "| | other order of options | the same, weights alone | planted instructions | wording turned around | our own runs |",
+        "|---|---|---|---|---|---|",
     ]
     for name in names:
         row, turned = held_out[name], held_out[name].get("reversed")
         around = "-" if not turned else f"{turned['balanced']:.3f}"
         mine = "-" if name not in own else f"{own[name]['balanced']:.3f}"
-        lines.append(f"| {name} | {_share(row['order_changes'])} | {_share(row['planted_changes'])} | {around} | {mine} |")
+        changed = " | ".join(_share(row[key]) for key in ("order_changes", "raw_order_changes", "planted_changes"))
+        lines.append(f"| {name} | {changed} | {around} | {mine} |")
     return lines
 
 
@@ -120,6 +121,7 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], told: dict[s
     outside = [name for name in held_out if name not in card.questions and "all" in held_out[name]]
     few = [name for name in asks.NAMES if name not in card.questions and name not in outside]
     first = [name for name in FIRST if name in outside]
+    unsorted = all(row["order_changes"] is None for row in held_out.values())
     heats = ", ".join(f"{kind} {t:.2f}" for kind, t in card.temperatures.items())
     return "\n".join([
         "# The model in the package", "",
@@ -143,6 +145,9 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], told: dict[s
         "At most 20 decisions a run, drawn so that rare answers are kept: accuracy is averaged over the runs for each answer and then over the answers, so the draw does not move it; ECE",
         "is that of the drawn decisions. Intervals come from drawing whole runs. Of runs beyond the trained length later decisions are asked with the middle left out. Repetitions are",
         "rare in recordings: some decisions are asked once more with the last command repeated. Instructions are planted in up to eight decisions a run.", "",
+        "The service lists the options of a choice by their text, whatever the order asked (`options` of `card.json`), so no other order changes an answer. `The same, weights alone`",
+        "is what other orders change where the prompt has the options as asked: what the model itself does not know about order.",
+        *(["These choices were judged in the orders asked, at random, before the service sorted options: their figures are means over orders, not those of the one order."] if unsorted else []), "",
         "These figures are not blind. When the runs over JSON tools were designed, the structure of the tau-bench files was looked at: roles, lengths of messages, names of tools, and that",
         "failures begin with `Error`. The wording of held-out files was seen earlier, and sentences of the generator may resemble it. Expect less on tools that look otherwise.",
         looked, "",

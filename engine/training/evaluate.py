@@ -4,8 +4,8 @@
     python -m training.evaluate MODEL_DIR JUDGE_DIR --own SHARDS... [--sources development]
 
 MODEL_DIR: model.safetensors, config.json. JUDGE_DIR: what training.held_out wrote. Per question and per source (and per history length):
-balanced accuracy with the 95 % interval by drawing whole runs, ECE, the majority baseline; in how many orders of the options, and after how
-many planted instructions, the answer is another. Judged are the sources of JUDGED; the others are the development source, which the
+balanced accuracy with the 95 % interval by drawing whole runs, ECE, the majority baseline; in how many orders of the options (in the
+product's prompts, and `raw`, in prompts that have them as asked), and after how many planted instructions, the answer is another. Judged are the sources of JUDGED; the others are the development source, which the
 temperatures are fitted on beside runs of our own (`calibrate`), and its figures stand beside, as `development`. Writes MODEL_DIR/held_out.json, temperatures.json, and
 the logits of every answer, in the order of judge.json, to held_out_logits.json. --sources development: answers that source alone and
 prints its figures, so that a checkpoint can be chosen without a look at those that are judged. figures.json: of held-out runs of our own.
@@ -177,7 +177,7 @@ def answers(t: Table, chosen: list[int]) -> scores.Answers:
 
 
 def figures(t: Table, temperatures: dict[str, float]) -> dict[str, Any]:
-    """name -> {all, development, by source, by length, reversed wording, order_changes, planted_changes}; parts of fewer than 20 answers are
+    """name -> {all, development, by source, by length, reversed wording, order_changes, raw_order_changes, planted_changes}; parts of fewer than 20 answers are
     left out. All but `development` is of the sources in JUDGED; temperatures: by question, or by type."""
     out: dict[str, Any] = {}
     names = sorted({a["name"] for a in t.asked})
@@ -195,8 +195,8 @@ def figures(t: Table, temperatures: dict[str, float]) -> dict[str, Any]:
             groups[f"up to {next((n for n in LONG if t.asked[i]['tokens'] <= n), LENGTHS[-1])} tokens"].append(i)
         row: dict[str, Any] = {key: scores.report(answers(t, some), heat) for key, some in groups.items() if len(some) >= 20}
         row["options"] = len(t.asked[own[0]]["options"])
-        row["order_changes"] = changes(t, [i for i in mine if t.asked[i]["test"] == "order"])
-        row["planted_changes"] = changes(t, [i for i in mine if t.asked[i]["test"] == "planted"])
+        for key, test in (("order_changes", "order"), ("raw_order_changes", "raw"), ("planted_changes", "planted")):
+            row[key] = changes(t, [i for i in mine if t.asked[i]["test"] == test])
         out[name] = row
     return out
 
@@ -214,7 +214,7 @@ def passed(row: dict[str, Any]) -> bool:
 
 
 def missed(row: dict[str, Any]) -> list[str]:
-    """What a judged question lacks: runs enough of each truth, lower end of the interval, calibration, stability."""
+    """What a judged question lacks: runs enough of each truth, lower end of the interval, calibration, stability in the product's prompts."""
     whole, least = row["all"], 0.65 if row["options"] > 2 else 0.80
     out = [] if whole["least_runs"] >= LEAST_RUNS else [f"runs of the rarer answer {whole['least_runs']} of {LEAST_RUNS}"]
     if row["options"] == 2 and whole["majority"] == 1.0:
@@ -255,7 +255,7 @@ def main() -> None:
         (a.model / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     for name, row in found.items():
         print(
-            f"{name}: {'PASSED' if passed(row) else 'not passed'}; order {row['order_changes']}, planted {row['planted_changes']}"
+            f"{name}: {'PASSED' if passed(row) else 'not passed'}; order {row['order_changes']}, raw {row['raw_order_changes']}, planted {row['planted_changes']}"
         )
         for key, part in row.items():
             if isinstance(part, dict):

@@ -7,7 +7,8 @@ longer than the trained length, later decisions are asked with the middle left o
 and error marks where the file has them, else from rules on the output; what the rules doubt is not asked. Repetitions are rare in
 recordings: with --repeats some decisions are asked a second time with the last command and its output once or twice more. Histories are
 asked as they are, and up to eight decisions a run, of what fits whole, once more with an instruction planted in every observation. Choices
-are asked in several orders of their options.
+are asked in several orders of their options: in the product's prompts, which may sort them (`options` of the card in the package), and, as
+`raw`, in prompts that have them as asked.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
+from flide_agent.card import Card
 from flide_agent.default_model import DIRECTORY
 from flide_agent.messages import Message, canonical_all
-from flide_agent.prompts import Prompts
+from flide_agent.prompts import Branch, Prompts
+from flide_agent.questions import Choice, Question
 from flide_agent.replay.reading import read
 from flide_agent.replay.records import Problem, Run
 from training.asks import NAMES
@@ -54,6 +57,7 @@ REPEATS = ("repeated", "looping")
 class Asked:
     """One branch of the shard. twin: index of the same question in the plain history, or in the first order; -1 for none.
 
+    test: "plain", "reversed", "order", "planted", or "raw": a choice in an order of its own, whatever the product does with it.
     options: what stands at each label, in order. history: "whole", "shortened" or "repeated"."""
 
     source: str
@@ -162,9 +166,10 @@ def planted(messages: Sequence[Message], rng: random.Random) -> list[Message]:
 class Judge:
     """The shard that is being gathered, and what each of its branches is."""
 
-    def __init__(self, prompts: Prompts, repeats: int = 0) -> None:
-        """repeats: how many decisions of a run are asked once more with their last command repeated."""
-        self.prompts, self.shard, self.repeats = prompts, Shard(), repeats
+    def __init__(self, prompts: Prompts, raw: Prompts, repeats: int = 0) -> None:
+        """prompts: the product's. raw: those that have options as asked. repeats: how many decisions of a run are asked once more with
+        their last command repeated."""
+        self.prompts, self.raw, self.shard, self.repeats = prompts, raw, Shard(), repeats
         self.asked: list[Asked] = []
 
     def add(self, run: Run) -> None:
@@ -206,10 +211,9 @@ class Judge:
             end = ends[case.shown]
             if end > LONGEST:
                 continue  # what was planted took the room
-            orders: dict[str, int] = {}
+            orders: dict[tuple[str, bool], int] = {}
             asking = random.Random(f"{name}-{case.step}-{case.history}")
-            for n, (kind, question, right, truth, how) in enumerate(questions(case.fact, asking, case.actions)):
-                branch = self.prompts.question(question)
+            for n, (kind, question, branch, right, truth, how) in enumerate(self._branches(case, asking)):
                 if test == "planted" and (how != "plain" or (kind, truth) == ("empty_output", "True")):
                     continue  # what was planted is an output where there was none
                 if len(branch.tokens) > BRANCH_TOKENS:
@@ -219,19 +223,33 @@ class Judge:
                 place = len(self.asked)
                 if test == "plain":
                     first[i, n] = place
-                orders.setdefault(kind, place)
-                twin = first[i, n] if test == "planted" else orders[kind] if how == "order" else -1
+                earlier = orders.setdefault((kind, how == "raw"), place)
+                twin = first[i, n] if test == "planted" else earlier if how in ("order", "raw") and earlier < place else -1
                 options, told = options_of(question), how if test == "plain" else "planted"
+                options = tuple([options[j] for j in branch.order]) or options
                 self.asked.append(Asked(source_of(run), name, case.step, kind, truth, told, end, options, case.history, twin))
                 last = max(last, end)
         if last:
             self.shard.trunks.append(trunk.tokens[:last].astype(np.uint16))
             self.shard.sources.append(0)
 
+    def _branches(self, case: Case, rng: random.Random) -> Iterator[tuple[str, Question, Branch, int, str, str]]:
+        """(name, question, branch, label of the right answer, truth, test); each choice once more as `raw`."""
+        for name, question, right, truth, test in questions(case.fact, rng, case.actions):
+            branch = self.prompts.question(question)
+            yield name, question, branch, branch.order.index(right) if branch.order else right, truth, test
+            if isinstance(question, Choice):
+                yield name, question, self.raw.question(question), right, truth, "raw"
+
+
+def product() -> Prompts:
+    """Those of the model in the package."""
+    return Prompts.load(DIRECTORY, Card.read(DIRECTORY))
+
 
 def gather(paths: Sequence[Path], prompts: Prompts, repeats: int = 0) -> Judge:
-    """Everything that can be asked about the runs in these files, copies and runs of one decision left out."""
-    judge = Judge(prompts, repeats)
+    """Everything that can be asked about the runs in these files, copies and runs of one decision left out. prompts: the product's."""
+    judge = Judge(prompts, Prompts.load(prompts.directory), repeats)
     for path in paths:
         for run in read(path, "raw"):
             if isinstance(run, Problem) or len(run.steps) < 2 or any(mark in Path(run.file).name for mark in COPIES):
@@ -253,7 +271,7 @@ def main() -> None:
             sorted(x for x in p.iterdir() if x.is_file() and x.suffix in (".traj", ".json", ".jsonl")) if p.is_dir() else [p]
         )
     ]
-    judge = gather(files, Prompts.load(DIRECTORY), a.repeats)
+    judge = gather(files, product(), a.repeats)
     a.out.mkdir(parents=True, exist_ok=True)
     judge.shard.write(a.out / "judge.npz")
     (a.out / "judge.json").write_text(

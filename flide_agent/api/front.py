@@ -88,7 +88,7 @@ class Front:
 def _prompts(hello: f.Hello) -> Prompts:
     """The engine process's prompts. Raises StartError where they are not the same any more."""
     try:
-        prompts = Prompts.load(Path(hello.tokenizer))
+        prompts = Prompts.load(Path(hello.tokenizer), hello.served.card)
     except PromptError as e:
         raise StartError(str(e)) from e
     if prompts.digest != hello.digest:

@@ -139,14 +139,11 @@ def real(given: list[str], prompts: Prompts, rows: int | None) -> dict[str, list
 
 
 def prompts_of(model: str) -> Prompts:
-    """The tokenizer that a server of this model reads with. Raises typer.BadParameter."""
-    from flide_engine.models import ModelError, locate
-
-    from flide_agent import default_model
-    from flide_agent.prompts import PromptError, Prompts
+    """What a server of this model reads with. Raises typer.BadParameter."""
+    from flide_agent import model_files
+    from flide_agent.errors import StartError
 
     try:
-        inside = model == "default" or model.startswith("dummy:")
-        return Prompts.load(default_model.DIRECTORY if inside else locate(model))
-    except (ModelError, PromptError) as e:
-        raise typer.BadParameter(str(e), param_hint="--model") from None
+        return model_files.prompts_of(model)[0]
+    except StartError as e:
+        raise typer.BadParameter(e.message, param_hint="--model") from None

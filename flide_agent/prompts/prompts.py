@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from flide_agent.card import Card
 from flide_agent.messages import Message
 from flide_agent.prompts import wording
 from flide_agent.prompts.encoder import Encoder, PromptError, Tokens
 from flide_agent.prompts.labels import Labels, find_labels
 from flide_agent.prompts.profile import Profile, check
 from flide_agent.prompts.trunk import Block, Branch, Trunk, history_saves, state_saves
-from flide_agent.questions import Question
+from flide_agent.questions import Choice, Question
 
 # The chat frame of Qwen3.5 around one user turn, with the empty closed think block of `enable_thinking=False`.
 _OPEN = ("<|im_start|>", "user\n")
@@ -26,19 +27,28 @@ _CACHE_CHARACTERS = 8_000_000
 
 
 class Prompts:
-    """One tokenizer's prompts. Thread-safe.
+    """One model's prompts. Thread-safe.
 
-    format: version of the wording. incremental: blocks are tokenised on their own (else `reason` says why whole histories are).
-    vocab_size: one more than the largest token id. digest: SHA-256 (hex) over the tokenizer and the format.
+    format: version of the wording. sorts_options: a choice's options stand sorted in the prompt, whatever the order asked.
+    incremental: blocks are tokenised on their own (else `reason` says why whole histories are).
+    vocab_size: one more than the largest token id. digest: SHA-256 (hex) over the tokenizer and the wording, which is all that trunks
+    depend on.
     frame_open, frame_close: the chat frame's tokens, put in by id. max_options: the most options of a choice. directory: where the
     tokenizer was read from.
     """
 
-    format = wording.FORMAT
-
     def __init__(
-        self, encoder: Encoder, profile: Profile, labels: Labels, frame: tuple[Tokens, Tokens], digest: str, directory: Path
+        self,
+        encoder: Encoder,
+        profile: Profile,
+        labels: Labels,
+        frame: tuple[Tokens, Tokens],
+        digest: str,
+        directory: Path,
+        sorts_options: bool = False,
     ) -> None:
+        self.sorts_options = sorts_options
+        self.format = wording.SORTED if sorts_options else wording.FORMAT
         self.incremental = profile.incremental
         self.reason = profile.reason
         self.vocab_size = encoder.size
@@ -52,8 +62,11 @@ class Prompts:
         self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, directory: Path) -> Prompts:
-        """Read `tokenizer.json` of a model's directory and check its profile. Raises PromptError when it cannot serve."""
+    def load(cls, directory: Path, card: Card | None = None) -> Prompts:
+        """Read `tokenizer.json` of a model's directory and check its profile. Raises PromptError when it cannot serve.
+
+        card: of the model, which says in which order options are shown.
+        """
         path = Path(directory) / "tokenizer.json"
         try:
             data = path.read_bytes()
@@ -65,8 +78,9 @@ class Prompts:
         frame = _frame(encoder, _OPEN, path), _frame(encoder, _CLOSE, path)
         labels = find_labels(encoder, _CLOSE[-1], str(path))
         encoder.forget()
-        digest = hashlib.sha256(cls.format.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
-        return cls(encoder, profile, labels, frame, digest, path.parent)
+        digest = hashlib.sha256(wording.FORMAT.encode() + b"\0" + hashlib.sha256(data).digest()).hexdigest()
+        sorts = card is not None and card.options == "sorted"
+        return cls(encoder, profile, labels, frame, digest, path.parent, sorts)
 
     def limit(self, tokens: int) -> None:
         """Texts of more tokens raise TextTooLong from now on, before all of them was tokenised; 0 for no limit."""
@@ -122,8 +136,19 @@ class Prompts:
         return Trunk(tokens, (len(self.frame_open), len(tokens)), state_saves(len(tokens)), escaped)
 
     def question(self, question: Question) -> Branch:
-        """The branch of a question, from a bounded cache. Raises InputError, its loc relative to the question, for too many options."""
+        """The branch of a question, from a bounded cache. Raises InputError, its loc relative to the question, for too many options.
+
+        Where options are sorted, the same question in another order has the same tokens and labels, and an `order` of its own.
+        """
         labels = self._labels.of(question)
+        order: tuple[int, ...] = ()
+        if self.sorts_options and isinstance(question, Choice) and (order := wording.sorted_order(question.options)):
+            question = Choice(question.instructions, tuple([question.options[i] for i in order]))
+        branch = self._branch(question, labels)
+        return Branch(branch.tokens, branch.labels, branch.escaped, order) if order else branch
+
+    def _branch(self, question: Question, labels: tuple[tuple[str, int], ...]) -> Branch:
+        """With the options as they stand."""
         text = wording.question_part(question, [spelling for spelling, _ in labels])
         key = (type(question).__name__, len(labels), text)
         with self._lock:

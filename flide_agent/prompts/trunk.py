@@ -39,14 +39,16 @@ class Trunk:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The tokens (int32 [n]) of one question with the frame's closing; labels: token ids in the order of options, levels, or (yes, no).
+    """The tokens (int32 [n]) of one question with the frame's closing; labels: token ids in the order of its lines.
 
+    The lines are options, levels, or (yes, no). order: which option of the question stands at each label; () where they stand as asked.
     The answer is read at the last token.
     """
 
     tokens: Tokens
     labels: tuple[int, ...]
     escaped: bool
+    order: tuple[int, ...] = ()
 
 
 def history_saves(length: int, prefix: int) -> tuple[int, ...]:

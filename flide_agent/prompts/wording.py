@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from flide_agent.messages import InputError, Message, canonical_all, dumps, well_formed
-from flide_agent.questions import Choice, Question, Score, option_text
+from flide_agent.questions import Choice, Option, Question, Score, option_text
 
 FORMAT = "flide-1"
+SORTED = FORMAT + "-sorted"
+"""The same wording, with the options of each choice sorted."""
 
 PREFIX_ROLES = frozenset({"system", "developer"})
 """Messages of these roles at a history's start belong to the system-and-tools prefix, which sessions of one agent share."""
@@ -149,6 +151,16 @@ def question_part(question: Question, labels: Sequence[str]) -> str:
         lines += [_side(label, text) for label, text in zip(labels, (question.true, question.false), strict=True)]
         lines.append("Answer with yes or no only.")
     return well_formed("\n".join(lines))
+
+
+def sorted_order(options: Sequence[Option]) -> tuple[int, ...]:
+    """Which option stands where when they are sorted by what the prompt shows of them, by code points; equal texts as asked.
+
+    () where that is the order asked.
+    """
+    texts = [well_formed(option_text(option)) for option in options]
+    order = tuple(sorted(range(len(texts)), key=texts.__getitem__))
+    return () if order == tuple(range(len(texts))) else order
 
 
 def _side(label: str, text: str) -> str:

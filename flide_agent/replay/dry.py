@@ -14,6 +14,7 @@ from rich.console import Console
 from flide_agent.ending import unread
 from flide_agent.errors import InvalidRequest, StartError
 from flide_agent.messages import InputError, InputErrors, Message, canonical_all
+from flide_agent.model_files import prompts_of
 from flide_agent.questions import parse_questions
 from flide_agent.replay.moments import Asked, Plan
 from flide_agent.replay.outputs import Options, output
@@ -125,7 +126,7 @@ def run(options: Options) -> int:
     try:
         inputs = options.inputs()
         pack = load(options.questions) if options.questions else DEFAULT_PACK
-        counting = Counting(_prompts(options.settings.model), pack)
+        counting = Counting(prompts_of(options.settings.model)[0], pack)
         for name, question in pack.questions.items():
             about = f"{question['type']}, {pack.readings[name].moment}, {counting.branches[name]} tokens"
             console.print(f"{line(name, 40)} ({about}): {line(str(question.get('instructions', '')), 120)}", soft_wrap=True)
@@ -174,19 +175,6 @@ def _count(options: Options, inputs: list[Path | Problem], counting: Counting, c
 def _told(e: Estimate) -> str:
     asked = f"{counted(e.steps, 'step')}, {counted(e.decisions, 'decision')} in {counted(e.requests, 'request')}"
     return f"{asked}; longest history {e.longest:,} tokens; {e.whole:,} tokens without reuse, {e.computed:,} with it"
-
-
-def _prompts(model: str) -> Prompts:
-    from flide_engine.models import ModelError, locate
-
-    from flide_agent import default_model
-    from flide_agent.prompts import PromptError, Prompts
-
-    try:
-        own = model == "default" or model.startswith("dummy:")  # these read the embedded tokenizer's ids
-        return Prompts.load(default_model.DIRECTORY if own else Path(locate(model)))
-    except (ModelError, PromptError) as e:
-        raise StartError(f"model {model!r}: {e}") from e
 
 
 def _common(a: Any, b: Any) -> int:

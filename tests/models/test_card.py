@@ -109,11 +109,27 @@ def test_a_temperature_divides_the_logits() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [{}, CARD | {"temperatures": {"noul": 0}}, CARD | {"trained_tokens": "many"}, CARD | {"misspelt": 1}]
+    "broken",
+    [
+        {},
+        CARD | {"temperatures": {"noul": 0}},
+        CARD | {"trained_tokens": "many"},
+        CARD | {"misspelt": 1},
+        CARD | {"options": "shuffled"},
+    ],
 )
 def test_a_card_that_cannot_be_read_names_its_file(tmp_path: Path, broken: object) -> None:
     with pytest.raises(CardError, match=r"card\.json"):
         Card.read(_written(tmp_path, broken))
+
+
+def test_options_stand_as_asked_unless_a_card_sorts_them(tmp_path: Path) -> None:
+    least = {"trained_tokens": 262144, "temperatures": {}, "questions": {}, "options": "sorted"}
+    found = [Card.read(_written(tmp_path / name, card)) for name, card in (("a", CARD), ("b", least))]
+    assert [card and card.options for card in found] == ["asked", "sorted"]
+    shipped = Card.read(DIRECTORY)
+    assert shipped is not None
+    assert shipped.options == "sorted"
 
 
 def test_a_model_without_a_card_is_served_as_it_is(tmp_path: Path) -> None:

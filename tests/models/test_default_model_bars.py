@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -129,9 +130,8 @@ def test_the_service_gives_the_answers_that_the_figures_speak_of(
         bar(f"held-out accuracy, {name}", accuracy, at_least=0.75, decisions=len(asked))
 
 
-def test_another_order_of_options_changes_few_answers(
-    service: LocalService, asked: list[Asked], bar: Callable[..., None]
-) -> None:
+def _order_changes(service: LocalService, asked: list[Asked]) -> list[bool]:
+    """Of three other orders of each choice on each decision, whether the answer is another."""
     choices = {name: q for name, q in DEFAULT.items() if q["type"] == "choice"}
     assert choices
     rng, changed = random.Random(0), []
@@ -145,7 +145,22 @@ def test_another_order_of_options_changes_few_answers(
                 orders[name] = q | {"criteria": dict(options)}
             again = _answers(service, a.messages, orders)
             changed += [again[name] != first[name] for name in choices]
-    bar("answers that another order of options changes", float(np.mean(changed)), limit=0.05, shuffles=len(changed))
+    return changed
+
+
+def test_another_order_of_options_changes_few_answers(
+    service: LocalService, asked: list[Asked], bar: Callable[..., None], tmp_path: Path
+) -> None:
+    """None, since the service sorts them; beside it what the same weights do with the options as asked."""
+    shutil.copytree(DIRECTORY, tmp_path / "alone", ignore=shutil.ignore_patterns("__pycache__"))
+    card = json.loads((DIRECTORY / "card.json").read_bytes()) | {"options": "asked"}
+    (tmp_path / "alone" / "card.json").write_text(json.dumps(card), encoding="utf-8")
+    with LocalService(Settings(model=str(tmp_path / "alone"), store=tmp_path / "s")) as alone:
+        raw = float(np.mean(_order_changes(alone, asked)))
+    changed = _order_changes(service, asked)
+    print(f"\nthe weights alone, options as asked: {raw:.3f}")
+    told = {"shuffles": len(changed), "weights_alone": raw}
+    bar("answers that another order of options changes", float(np.mean(changed)), limit=0.05, **told)
 
 
 def test_planted_instructions_change_few_answers(service: LocalService, asked: list[Asked], bar: Callable[..., None]) -> None:

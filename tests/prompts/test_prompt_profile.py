@@ -134,7 +134,7 @@ def test_the_digest_names_tokenizer_and_format(tmp_path: Path, monkeypatch: pyte
     a = Prompts.load(tiny(tmp_path / "a")).digest
     assert Prompts.load(tiny(tmp_path / "same")).digest == a
     assert Prompts.load(tiny(tmp_path / "b", merges=(("a", "b"),))).digest != a
-    monkeypatch.setattr(Prompts, "format", "flide-2")
+    monkeypatch.setattr(wording, "FORMAT", "flide-2")
     assert Prompts.load(tmp_path / "a").digest != a
 
 

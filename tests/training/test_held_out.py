@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -174,27 +175,33 @@ def test_the_development_source_is_not_judged(shared: Path, tmp_path: Path) -> N
 def test_held_out_sources_are_asked_and_scored(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data" / "trajectories"
     files = [folder / "mini-v1-GENERATED-textbased.traj.json", folder / "sweagent-10-history-only.traj"]
-    judge = held_out.gather(files, Prompts.load(DIRECTORY))
+    judge = held_out.gather(files, held_out.product())
     judge.shard.write(tmp_path / "judge.npz")
     (tmp_path / "judge.json").write_text(json.dumps({"asked": [dataclasses.asdict(a) for a in judge.asked]}))
     network = Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096), 0)
     saved.export(network, tmp_path, torch.float32)
     table = evaluate.table(tmp_path, "cpu", tmp_path)
     _as_the_network_answers(network, tmp_path, table)
-    for a, logits in zip(table.asked, table.logits, strict=True):
+    for a, logits, right in zip(table.asked, table.logits, table.right, strict=True):
         assert len(logits) == len(a["options"]) == (2 if a["name"] in YES_NO else 4)
+        if a["name"] == "last_tool_kind":
+            assert a["options"][right] == a["truth"]
+            assert (list(a["options"]) == sorted(a["options"])) or a["test"] == "raw"
         if a["twin"] >= 0:
             twin = table.asked[a["twin"]]
             same = ("run", "step", "name", "truth", "history")
             assert [twin[key] for key in same] == [a[key] for key in same]
     found = evaluate.figures(table, {})
-    assert found["last_tool_kind"]["order_changes"] is not None
+    assert found["last_tool_kind"]["order_changes"] == 0, "the product's prompts are the same in any order"
+    assert found["last_tool_kind"]["raw_order_changes"] > 0, "weights alone"
+    kinds = Counter(a["test"] for a in table.asked if a["name"] == "last_tool_kind")
+    assert kinds["raw"] == kinds["plain"] + kinds["order"] == 3 * kinds["plain"]
     assert found["last_command_failed"]["planted_changes"] is not None
     truths = {a["truth"] for a in table.asked if a["name"] == "last_command_failed"}
     assert truths == {"True", "False"}
     table.logits[:] = [np.eye(len(z))[r] * 9 for z, r in zip(table.logits, table.right, strict=True)]
     perfect = evaluate.figures(table, {})
-    assert perfect["last_tool_kind"]["order_changes"] == 0
+    assert perfect["last_tool_kind"]["order_changes"] == perfect["last_tool_kind"]["raw_order_changes"] == 0
     assert perfect["last_command_failed"]["planted_changes"] == 0
     assert not evaluate.passed(perfect["last_command_failed"]), "two runs are too few to judge"
     many = {"least_runs": evaluate.LEAST_RUNS, "low": 0.7, "ece": 0.05, "majority": 0.6}
