@@ -87,7 +87,7 @@ class Team:
     def meet(self, device: str) -> None:
         cuda = device.startswith("cuda")
         if cuda:
-            torch.cuda.set_device(device)
+            torch.cuda.set_device(torch.device(device).index or 0)
         if self.ranks > 1:
             method = f"file://{self.place}"
             dist.init_process_group("nccl" if cuda else "gloo", init_method=method, rank=self.rank, world_size=self.ranks)

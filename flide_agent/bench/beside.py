@@ -30,6 +30,7 @@ FAMILIES = {
     "_gdn_": "delta rule",
     "_conv_gate": "convolution and gates",
     "_add_rms_norm": "norms",
+    "_gated_norm": "norms",
     "_silu_mul": "silu",
     "_key_value": "rope, K/V to pages",
     "_query": "rope, K/V to pages",

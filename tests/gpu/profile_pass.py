@@ -34,7 +34,7 @@ from quick import quick_engine
 
 WORKLOADS = ("race_one", "quality_one", "race_all", "quality_all", "multirc")
 FAMILIES = (
-    "_add_rms_norm", "_conv_gate", "_gdn_intra", "_gdn_scan", "_gdn_output", "_key_value", "_query", "_fork_attention",
+    "_add_rms_norm", "_conv_gate", "_gdn_intra", "_gdn_scan", "_gated_norm", "_gdn_branch", "_key_value", "_query", "_fork_attention",
     "_merge_spans", "_silu_mul", "_label_logits",
 )  # fmt: skip
 
@@ -66,20 +66,17 @@ def costs(engine: Engine, plan: RoundPlan) -> dict[str, tuple[float, float]]:
     pairs = keys + local * own
     full, linear = c.full_layers, c.linear_layers
     nv, nk, dk, dv = c.gdn_value_heads, c.gdn_key_heads, c.gdn_key_dim, c.gdn_value_dim
+    trunk = int((~local).sum())
     row = c.heads * c.head_dim
-    chunks = float(np.sum(-(-plan.seg_len // 64)))
+    core = 2 * (2 * nk * dk + nv * dv) + 2 * nv * 64 * 2 + 8 * nv
+    step = 2 * nv * (3 * dk * dv + 2 * 64 * dv)
     out: dict[str, tuple[float, float]] = {
         "_add_rms_norm": ((2 * c.layers - 1) * t * c.hidden * 8.0, 0.0),
         "_conv_gate": (linear * t * (c.conv_channels * 4 + 12.0 * nv), linear * t * c.conv_channels * 8.0),
         "_gdn_intra": (linear * t * (nk * dk * 4.0 + nv * (8 + 8 + 256)), linear * t * nv * (4.0 * 64 * dk + 8 * 64 * 64)),
-        "_gdn_scan": (
-            linear * chunks * (64.0 * (2 * nk * dk + 4 * nv * dv + 2 * nv * 64 + 8 * nv) + 2 * nv * dk * dv),
-            linear * chunks * nv * (4.0 * 64 * dk * dv + 2 * 64 * 64 * dv),
-        ),
-        "_gdn_output": (
-            linear * (chunks * (64.0 * (2 * nk * dk + 2 * nv * dv + 2 * nv * 64) + 2 * nv * dk * dv) + t * nv * dv * 4.0),
-            linear * chunks * nv * (2.0 * 64 * dk * dv + 2 * 64 * 64 * dv),
-        ),
+        "_gdn_scan": (linear * trunk * (core + 4.0 * nv * dv), linear * trunk * float(step)),
+        "_gdn_branch": (linear * (t - trunk) * (core + 4.0 * nv * dv), linear * (t - trunk) * float(step)),
+        "_gated_norm": (linear * t * nv * dv * 8.0, 0.0),
         "_key_value": (full * t * c.kv_heads * c.head_dim * 8.0, 0.0),
         "_query": ((full - 1) * t * row * 4.0, 0.0),
         "_fork_attention": (

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from flide_engine.kernels.conv_gate import conv_gate
+from flide_engine.kernels.gdn_branch import gdn_branch
 from flide_engine.kernels.gdn_chunks import Chunks, Tiles, chunk_capacity, empty_chunks, empty_tiles, fill_chunks
 from flide_engine.kernels.gdn_intra import IntraOut, empty_intra, gdn_intra
-from flide_engine.kernels.gdn_output import gdn_output
-from flide_engine.kernels.gdn_scan import empty_before, gdn_scan
+from flide_engine.kernels.gdn_scan import gated_norm, gdn_scan
 from flide_engine.plan import RoundPlan, plan_round
 from flide_engine.segments import Kind, Request, Round, Segment
 
@@ -115,10 +115,10 @@ def make_pools(layer: Layer, slots: int, dtype=torch.float32, device=DEVICE) -> 
 
 @dataclass
 class Ran:
-    """out: [T, nv, dv] gated output of all rows. before, tiles.v: the chunks' first states and deltas."""
+    """out, o: [T, nv, dv] gated output of all rows, and raw readout of trunk rows."""
 
     out: torch.Tensor
-    before: torch.Tensor
+    o: torch.Tensor
     tiles: Tiles
     intra: IntraOut
     chunks: Chunks
@@ -166,19 +166,24 @@ def run_core(layer: Layer, x: torch.Tensor, plan: RoundPlan, pools: Pools, tiles
     for t in intra:
         t.fill_(float("nan"))
     gdn_intra(tiles, chunks, intra)
+    o = torch.full((plan.rows, layer.nv, layer.dv), float("nan"), device=x.device)
     out = torch.full((plan.rows, layer.nv, layer.dv), float("nan"), dtype=x.dtype, device=x.device)
-    before = empty_before(tiles.k.shape[0], layer.nv, layer.dk, layer.dv, x.dtype, x.device).fill_(float("nan"))
-    for both in level_lists(plan, x.device):
-        for segments, short in zip(both, (False, True), strict=True):
-            gdn_scan(
-                tiles, intra, chunks, pools.states, before, segments=segments, seg_len=m.seg_len, seg_start=m.seg_start,
-                seg_state_in=m.seg_state_in, seg_state_out=m.seg_state_out, save_ptr=m.save_ptr, save_pos=m.save_pos,
-                save_slot=m.save_slot, short=short,
-            )  # fmt: skip
-    gdn_output(
-        tiles, intra, chunks, before, layer.z(x), layer.norm, out, eps=EPS, seg_first_row=m.seg_first_row, seg_len=m.seg_len
-    )
-    return Ran(out, before, tiles, intra, chunks)
+    trunk_rows = torch.from_numpy(plan.seg_kind[plan.row_segment] == Kind.TRUNK).to(x.device)
+    for trunks, locals_ in level_lists(plan, x.device):
+        gdn_scan(
+            tiles, intra, chunks, pools.states, o,
+            segments=trunks, seg_first_row=m.seg_first_row, seg_len=m.seg_len, seg_start=m.seg_start,
+            seg_state_in=m.seg_state_in, seg_state_out=m.seg_state_out,
+            save_ptr=m.save_ptr, save_pos=m.save_pos, save_slot=m.save_slot,
+        )  # fmt: skip
+        gdn_branch(
+            tiles, intra, chunks, pools.states, layer.z(x), layer.norm, out,
+            eps=EPS, segments=locals_, seg_first_row=m.seg_first_row, seg_len=m.seg_len,
+            seg_state_in=m.seg_state_in, seg_state_out=m.seg_state_out,
+        )  # fmt: skip
+    normed = gated_norm(o, layer.z(x), layer.norm, torch.empty_like(out), eps=EPS, row_segment=m.row_segment)
+    out = torch.where(trunk_rows[:, None, None], normed, out)
+    return Ran(out, o, tiles, intra, chunks)
 
 
 # The same in float64, token by token.

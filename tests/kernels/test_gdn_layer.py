@@ -1,4 +1,4 @@
-"""Scans and outputs over whole rounds: values against float64 token by token, and bits between rounds."""
+"""Scan, branches and gated norm over whole rounds: values against float64 token by token, and bits between rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 from delta_rule import (
     DEVICE,
-    EPS,
     Layer,
     Pools,
     Ran,
@@ -25,7 +24,7 @@ from delta_rule import (
     stored,
 )
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles
-from flide_engine.kernels.gdn_output import gdn_output
+from flide_engine.kernels.gdn_scan import gated_norm
 from flide_engine.plan import RoundPlan
 from flide_engine.segments import Request
 
@@ -190,35 +189,25 @@ def _as_tiles(plan: RoundPlan, chunks: Chunks, like: Tiles, *columns: torch.Tens
     return out
 
 
-def test_rows_of_no_segment_are_left_alone() -> None:
-    """Rows behind the stream's last segment, and entries of the chunk table behind the last chunk."""
-    layer = make_layer(12)
-    plan = plan_of([Request((segment(70), segment(3, parent=0, local=True)))])
-    x = make_rows(layer, plan.rows, 3)
-    ran = run(layer, x, plan, make_pools(layer, 2))
-    m = metadata(plan)
-    wide = torch.full((plan.rows + 5, layer.nv, layer.dv), 7.0, device=DEVICE)
-    z = torch.cat([layer.z(x), torch.full_like(layer.z(x)[:5], float("nan"))])
-    assert (ran.chunks.table[:, 0] < 0).any()
-    gdn_output(
-        ran.tiles,
-        ran.intra,
-        ran.chunks,
-        ran.before,
-        z,
-        layer.norm,
-        wide,
-        eps=EPS,
-        seg_first_row=m.seg_first_row,
-        seg_len=m.seg_len,
-    )
-    assert torch.equal(wide[: plan.rows], ran.out)
-    assert bool((wide[plan.rows :] == 7).all())
-    with pytest.raises(ValueError, match="does not fit"):
-        gdn_output(
-            ran.tiles, ran.intra, ran.chunks, ran.before, z, layer.norm, wide[:, :1], eps=EPS, seg_first_row=m.seg_first_row,
-            seg_len=m.seg_len,
-        )  # fmt: skip
+def test_gated_norm_zeroes_rows_of_no_segment_and_reads_strided_z() -> None:
+    rng = torch.Generator().manual_seed(0)
+    o, wide, weight = torch.randn(21, 3, 16, generator=rng), torch.randn(21, 80, generator=rng), torch.randn(16, generator=rng)
+    segments = torch.where(torch.arange(21) % 4 == 1, -1, 0).int()
+    o[1], wide[5] = float("nan"), float("nan")
+    o, wide, weight, segments = (t.to(DEVICE) for t in (o, wide, weight, segments))
+    z = wide[:, 8:56]
+    out = gated_norm(o, z, weight, torch.full_like(o, float("nan")), eps=1e-6, row_segment=segments)
+    live = segments >= 0
+    assert bool((out[~live] == 0).all())
+    x, gate = o[live].double(), z[live].double().view(-1, 3, 16)
+    want = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight.double() * torch.nn.functional.silu(gate)
+    assert distance(out[live], want) < 1e-6
+    pages = torch.where(torch.arange(21) % 3 == 0, 5, -1).int().to(DEVICE)
+    again = gated_norm(o, z, weight, torch.full_like(o, 7.0), eps=1e-6, row_segment=segments, kv_dst=pages)
+    trunk = live & (pages >= 0)
+    assert torch.equal(again[trunk], out[trunk])
+    assert bool((again[live & ~trunk] == 7).all()), "branches write their own rows, perhaps at the same time"
+    assert bool((again[~live] == 0).all())
 
 
 def test_states_of_another_shape_are_refused() -> None:

@@ -151,7 +151,7 @@ class CudaForward:
         """Attention tiles, which may still be on their way aside, and delta-rule chunks, built on the GPU."""
         w, s, shape = self._workspace, at.segments, at.shape
         held = w.tables(shape)
-        with self._aside:  # nothing reads them before the first full layer
+        with self._aside:  # nothing reads them before the first full layer, and any linear layer before it joins
             build_tiles(
                 s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=held.pointers, unordered=held.unordered,
                 weights=held.weights, tiles=held.tiles, tokens_a_tile=w.tokens_a_tile, first_split=self._first_split,
@@ -178,7 +178,16 @@ class CudaForward:
             last = i + 1 == len(model.layers)
             if isinstance(layer, LinearLayer):
                 mixed = mix_linear(
-                    model.config, layer, self._taps[linear], at, chunks, self._memory, linear, self._workspace, self._products
+                    model.config,
+                    layer,
+                    self._taps[linear],
+                    at,
+                    chunks,
+                    self._memory,
+                    linear,
+                    self._workspace,
+                    self._products,
+                    self._aside,
                 )
                 linear += 1
                 if last and not at.shape.readouts:

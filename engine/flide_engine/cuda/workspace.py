@@ -12,7 +12,6 @@ from flide_engine.kernels.attention import Partials, attention_config
 from flide_engine.kernels.gdn_chunks import Chunks, chunk_capacity, empty_chunks, empty_tiles
 from flide_engine.kernels.gdn_chunks import Tiles as DeltaTiles
 from flide_engine.kernels.gdn_intra import IntraOut, empty_intra
-from flide_engine.kernels.gdn_scan import empty_before
 from flide_engine.models import ModelConfig
 
 Tensor = torch.Tensor
@@ -90,6 +89,7 @@ class Workspace:
         c = self._config
         self.rows, self.stream = rows, self._rows(rows, self._width)
         self.k_local = self._zeros(rows, c.kv_heads, c.head_dim)
+        self.scanned = self._like.new_zeros((rows, c.gdn_value_heads, c.gdn_value_dim), dtype=torch.float32)
 
     def _by_readout(self, readouts: int) -> None:
         self.readouts, self.read = readouts, self._rows(readouts, 2 * self._config.heads * self._config.head_dim)
@@ -113,8 +113,7 @@ class Workspace:
         self._chunks = empty_chunks(capacity, segments, device)
         self._tiles = empty_tiles(capacity, c.gdn_key_heads, c.gdn_value_heads, c.gdn_key_dim, c.gdn_value_dim, dtype, device)
         self._inside = empty_intra(capacity, c.gdn_value_heads, dtype, device)
-        self.before = empty_before(capacity, c.gdn_value_heads, c.gdn_key_dim, c.gdn_value_dim, dtype, device)
-        for buffer in (*self._tiles, *self._inside, self.before):
+        for buffer in (*self._tiles, *self._inside):
             buffer.zero_()
 
     def chunks(self, shape: PassShape) -> Chunks:

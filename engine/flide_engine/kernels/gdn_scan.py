@@ -1,4 +1,4 @@
-"""Gated DeltaNet across chunks: the serial walk over a segment with the state in registers. What needs no order is gdn_output's.
+"""Gated DeltaNet across chunks: the serial walk over a trunk with the state in registers, and the gated norm of its outputs.
 
 The state is kept transposed, [value columns, key_dim], so that on Hopper every product takes its left operand from the registers
 in which the previous one left it, and only the chunk's own tiles pass through shared memory.
@@ -11,28 +11,27 @@ from typing import Any
 
 import torch
 
-from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, core_dtype, tile_descriptor
+from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, tile_descriptor
 from flide_engine.kernels.gdn_intra import IntraOut
 from flide_engine.kernels.language import tl, triton
 
-SCAN = {"BV": 64, "num_warps": 4}
-SCAN_FLOAT32 = {"BV": 16, "num_warps": 8}
+SCAN = {"BV": 64, "STAGES": 3, "num_warps": 4}
+SCAN_FLOAT32 = {"BV": 16, "STAGES": 2, "num_warps": 8}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200. BV: value columns of a program."""
-STAGES = 3
+
+NORM_BLOCK = 8
+"""(row, head) pairs that a program of the norm takes."""
 
 
 @functools.cache
 def _stages(device: torch.device) -> int:
-    """Chunks in flight that a multiprocessor's shared memory holds: three take 123 KB, two 90 KB. Their number changes no bits."""
+    """Chunks in flight that a multiprocessor's shared memory holds: three take 173 KB, two 116 KB.
+
+    A program may take 227 KB on compute capability 9.0 and 10.x, 163 KB on 8.0 and 8.7, 99 KB elsewhere. The number of stages
+    changes no bits; fewer than three were tried on 9.0 only.
+    """
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
-    return STAGES if capability[0] in (9, 10) or capability in ((8, 0), (8, 7)) else 2
-
-
-def empty_before(
-    capacity: int, value_heads: int, key_dim: int, value_dim: int, activations: torch.dtype, device: torch.device
-) -> Any:
-    """[C, value_heads, value_dim, key_dim] core dtype: each chunk's first state, transposed. gdn_scan writes those of all used chunks."""
-    return torch.empty(capacity, value_heads, value_dim, key_dim, dtype=core_dtype(activations), device=device)
+    return 3 if capability[0] in (9, 10) else 2 if capability in ((8, 0), (8, 7)) else 1
 
 
 def gdn_scan(
@@ -40,9 +39,10 @@ def gdn_scan(
     intra: IntraOut,
     chunks: Chunks,
     states: torch.Tensor,
-    before: torch.Tensor,
+    o: torch.Tensor,
     *,
     segments: torch.Tensor,
+    seg_first_row: torch.Tensor,
     seg_len: torch.Tensor,
     seg_start: torch.Tensor,
     seg_state_in: torch.Tensor,
@@ -50,55 +50,116 @@ def gdn_scan(
     save_ptr: torch.Tensor,
     save_pos: torch.Tensor,
     save_slot: torch.Tensor,
-    short: bool = False,
-) -> None:
-    """States of the listed segments, whose parents' states must be in their slots: one launch a level.
+) -> torch.Tensor:
+    """Outputs and states of the listed segments, whose parents' states must be in their slots: one launch a level.
 
-    tiles, intra: of conv_gate and gdn_intra. Afterwards `before` holds each chunk's first state, and tiles.v, in place of v, the
-    deltas that the chunk writes: row j of the inverse times (v - what the state holds for k), [value_dim, 64], core dtype.
-    states: [slots, value_heads, key_dim, value_dim] float32 contiguous, one layer's slots. short: the segments are mostly of one
-    chunk, which needs nothing loaded ahead; the bits are the same.
+    tiles, intra: of conv_gate and gdn_intra. states: [slots, value_heads, key_dim, value_dim] float32 contiguous, one layer's
+    slots. o: [T, value_heads, value_dim] contiguous, float32 or core_dtype (half the traffic; its rounding is an eighth of bf16's);
+    rows of other segments are left alone.
     segments: [N] int32, entries < 0 are skipped. Slots: seg_state_in < 0 starts from zeros, seg_state_out < 0 drops the last
-    state; a slot has one writer and any number of readers. The state after save_pos tokens goes to save_slot; a segment's save
-    positions are ascending multiples of CHUNK from its start. A segment of no rows hands its state through.
+    state; a slot has one writer. The state after save_pos tokens goes to save_slot; a segment's save positions are ascending
+    multiples of CHUNK from its start. A segment of no rows hands its state through.
 
-    Bits of a chunk depend on its segment and its place in it alone. The state is float32; products take operands of the core dtype
+    Bits of a row depend on its segment and its place in it alone. The state is float32; products take operands of the core dtype
     (see core_dtype) and accumulate in float32, so that the error does not grow with the length of the history.
     """
+    nv, dk, dv = check_states(tiles, states)
+    launch = SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN
+    launch = launch | {"BV": min(launch["BV"], dv), "STAGES": min(launch["STAGES"], _stages(tiles.k.device))}
+    width = launch["BV"]
+    if segments.shape[0] == 0:
+        return o
+    _gdn_scan[(dv // width, nv, segments.shape[0])](
+        *descriptors(tiles, intra), tiles.v, intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
+        seg_start, chunks.first, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, dk**-0.5,
+        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch,
+    )  # fmt: skip
+    return o
+
+
+def gated_norm(
+    o: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, eps: float, row_segment: torch.Tensor,
+    kv_dst: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """out = o * rsqrt(mean o^2 + eps) * weight * silu(z) over each head's value_dim, rounded once.
+
+    o: [T, value_heads, value_dim] contiguous. z: [T, value_heads * value_dim] with any row stride, last stride 1. weight:
+    [value_dim]. out: [T, value_heads, value_dim] contiguous, activation dtype; rows with row_segment < 0 become zero.
+    kv_dst: as in RoundPlan; rows of a segment that have none (those of branches) are then left alone.
+    Transformers rounds the normalised value and its product with the weight as well; float32 throughout is nearer to float32.
+    """
+    rows, nv, dv = o.shape
+    if rows:
+        _gated_norm[(triton.cdiv(rows * nv, NORM_BLOCK),)](
+            o, z, weight, out, row_segment, kv_dst, rows * nv, z.stride(0), eps, HAS_PAGES=kv_dst is not None, NV=nv, DV=dv,
+            BLOCK=NORM_BLOCK, num_warps=4,
+        )  # fmt: skip
+    return out
+
+
+def check_states(tiles: Tiles, states: torch.Tensor) -> tuple[int, int, int]:
+    """(value heads, key_dim, value_dim), or ValueError when the slots do not fit the tiles."""
     nv, dk, dv = states.shape[1:]
     if states.dtype != torch.float32 or not states.is_contiguous():
         raise ValueError("states must be float32 and contiguous")
     if (nv, dk, dv) != (tiles.v.shape[1], tiles.k.shape[3], tiles.v.shape[2]) or nv % tiles.k.shape[1]:
         raise ValueError(f"states {tuple(states.shape)} do not fit k {tuple(tiles.k.shape)} and v {tuple(tiles.v.shape)}")
-    if before.shape[0] < tiles.v.shape[0] or tuple(before.shape[1:]) != (nv, dv, dk) or before.dtype != tiles.k.dtype:
-        raise ValueError(f"before {tuple(before.shape)} {before.dtype} does not fit states {tuple(states.shape)}")
-    if segments.shape[0] == 0:
-        return
-    launch = SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN
-    width = min(launch["BV"], dv)
-    _gdn_scan[(dv // width, nv, segments.shape[0])](
-        tile_descriptor(tiles.k, CHUNK), tile_descriptor(tiles.v, width), tile_descriptor(intra.inverse, CHUNK),
-        tile_descriptor(before, width), intra.grown, intra.rest, states, segments, seg_len, seg_start, chunks.first,
-        seg_state_in, seg_state_out, save_ptr, save_pos, save_slot,
-        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, STAGES=1 if short else _stages(tiles.k.device), **(launch | {"BV": width}),
-    )  # fmt: skip
+    return nv, dk, dv
+
+
+def descriptors(tiles: Tiles, intra: IntraOut) -> list[Any]:
+    """Tensor descriptors of q, k, inverse and attention: one chunk of one head a block."""
+    return [tile_descriptor(tile, CHUNK) for tile in (tiles.q, tiles.k, intra.inverse, intra.attention)]
+
+
+@triton.jit
+def chunk_step(
+    state, q, k, inverse, attention, v, grown, rest, chunk, h, column, scale,
+    NK: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr,
+):  # fmt: skip
+    """One chunk: state [value columns from `column` on, DK] before it -> (state after it, outputs [columns, 64]), both float32.
+
+    q, k, inverse, attention: tensor descriptors of `descriptors`, read by products alone. v, which goes to registers, is a pointer: the
+    copy engine may write where registers are loaded from only behind a fence, which on Hopper waits for all that is under way to memory.
+    """
+    i = tl.arange(0, 64)
+    pair = chunk * NV + h
+    shared = (chunk * NK + h // (NV // NK)) * 64
+    keys = k.load([shared, 0])
+    queries = q.load([shared, 0])
+    columns = column + tl.arange(0, state.shape[0])
+    values = tl.load(v + (pair * DV + columns).to(tl.int64)[:, None] * 64 + i[None, :])
+    within_inverse = inverse.load([pair * 64, 0])
+    within_attention = attention.load([pair * 64, 0])
+    left = tl.load(grown + pair.to(tl.int64) * 64 + i)[None, :]
+    left_at_end = tl.load(rest + pair.to(tl.int64) * 64 + i)[None, :]
+    passed = tl.load(grown + pair.to(tl.int64) * 64 + 63)
+    known = state.to(keys.dtype)
+    out = tl.dot(known, tl.trans(queries), input_precision="tf32x3")
+    error = values.to(tl.float32) - left * tl.dot(known, tl.trans(keys), input_precision="tf32x3")
+    written = tl.dot(error.to(keys.dtype), tl.trans(within_inverse), input_precision="tf32x3")
+    out = tl.dot(written.to(keys.dtype), tl.trans(within_attention), out * (left * scale), input_precision="tf32x3")
+    kept = (written * left_at_end).to(keys.dtype)
+    return tl.dot(kept, keys, state * passed, input_precision="tf32x3"), out
 
 
 @triton.jit
 def _gdn_scan(
-    k, v, inverse, before, grown, rest, states, segments, seg_len, seg_start, seg_first_chunk,
-    seg_state_in, seg_state_out, save_ptr, save_pos, save_slot,
+    q, k, inverse, attention, v, grown, rest, states, o, segments, seg_first_row, seg_len,
+    seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Grid (slices of value_dim, value heads, listed segments). k, v, inverse, before: tensor descriptors."""
+    """Grid (slices of value_dim, value heads, listed segments)."""
     segment = tl.load(segments + tl.program_id(2))
     if segment < 0:
         return
     h = tl.program_id(1)
     column = tl.program_id(0) * BV
+    columns = column + tl.arange(0, BV)
     length = tl.load(seg_len + segment)
-    first = tl.load(seg_first_chunk + segment)
-    place = h * DK * DV + tl.arange(0, DK)[None, :] * DV + (column + tl.arange(0, BV))[:, None]
+    first = tl.load(seg_first_row + segment).to(tl.int64)
+    chunk = tl.load(seg_first_chunk + segment)
+    place = h * DK * DV + tl.arange(0, DK)[None, :] * DV + columns[:, None]
     source = tl.load(seg_state_in + segment).to(tl.int64)
     state = tl.zeros((BV, DK), tl.float32)
     if source >= 0:
@@ -109,21 +170,9 @@ def _gdn_scan(
     due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
     i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
-        pair = (first + step) * NV + h
-        at = pair.to(tl.int64) * 64
-        keys = k.load([((first + step) * NK + h // (NV // NK)) * 64, 0])
-        values = v.load([pair * DV + column, 0])
-        within = inverse.load([pair * 64, 0])
-        left = tl.load(grown + at + i)[None, :]
-        left_at_end = tl.load(rest + at + i)[None, :]
-        passed = tl.load(grown + at + 63)
-        known = state.to(keys.dtype)
-        before.store([pair * DV + column, 0], known)
-        error = values.to(tl.float32) - left * tl.dot(known, tl.trans(keys), input_precision="tf32x3")
-        written = tl.dot(error.to(keys.dtype), tl.trans(within), input_precision="tf32x3")
-        v.store([pair * DV + column, 0], written.to(keys.dtype))
-        kept = (written * left_at_end).to(keys.dtype)
-        state = tl.dot(kept, keys, state * passed, input_precision="tf32x3")
+        state, out = chunk_step(state, q, k, inverse, attention, v, grown, rest, chunk + step, h, column, scale, NK, NV, DV)
+        to = o + ((first + step * 64) * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
+        tl.store(to, out.to(o.dtype.element_ty), mask=(i < length - step * 64)[None, :])
         if step * 64 + 64 == due:
             slot = tl.load(save_slot + save).to(tl.int64)
             tl.store(states + slot * (NV * DK * DV) + place, state)
@@ -132,3 +181,26 @@ def _gdn_scan(
     target = tl.load(seg_state_out + segment).to(tl.int64)
     if target >= 0:
         tl.store(states + target * (NV * DK * DV) + place, state)
+
+
+@triton.jit
+def _gated_norm(
+    o, z, weight, out, row_segment, kv_dst, heads, z_stride, eps,
+    HAS_PAGES: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program normalises BLOCK (row, head) pairs."""
+    pair = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = pair < heads
+    row = pair // NV
+    live = inside & (tl.load(row_segment + row, mask=inside, other=-1) >= 0)
+    mine = inside
+    if HAS_PAGES:
+        trunk = tl.load(kv_dst + row, mask=inside, other=-1) >= 0
+        mine = inside & (trunk | (live == 0))
+        live = live & trunk
+    d = tl.arange(0, DV)
+    x = tl.load(o + pair[:, None] * DV + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+    gate = tl.load(z + (row * z_stride + pair % NV * DV)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+    y = x * tl.rsqrt(tl.sum(x * x, 1) / DV + eps)[:, None] * tl.load(weight + d).to(tl.float32)[None, :]
+    y = y * (gate / (1.0 + tl.exp(-gate)))
+    tl.store(out + pair[:, None] * DV + d[None, :], y.to(out.dtype.element_ty), mask=mine[:, None])
