@@ -26,12 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 from flide_engine.engine import Engine
-from flide_engine.models.config import ModelConfig
 from flide_engine.segments import FROM_CHECKPOINT, GRID, Kind, Readout, Request, Round, Segment
-from safetensors.torch import load_file
 
 from training import calibrate, scores
-from training.network import Network
 from training.shards import LENGTHS, Data, few, paths
 
 JUDGED = ("swe-agent", "mini-swe-agent", "nebius", "tau-bench")
@@ -51,16 +48,6 @@ class Table:
     logits: list[np.ndarray[Any, Any]]
     right: list[int]
     asked: list[dict[str, Any]]
-
-
-def load(directory: Path) -> Network:
-    """The network with the weights of a directory, float32."""
-    network = Network(ModelConfig.read(directory), 0)
-    stored = load_file(directory / "model.safetensors")
-    with torch.no_grad():
-        for name, value in network.named():
-            value.copy_(stored[f"model.{name}"].float())
-    return network
 
 
 def table(model: Path, device: str, judge: Path, development: bool = False, workers: int = 1) -> Table:

@@ -23,7 +23,6 @@ from flide_engine.segments import GRID
 from safetensors.torch import load_file, save_file
 
 from training import saved
-from training.evaluate import load
 from training.network import Network, losses
 from training.pieces import compiled
 from training.shards import WIDTH, Batches, Data, paths
@@ -149,7 +148,7 @@ def main() -> None:
     print(
         f"{len(data.trunks)} trunks, {data.tokens:,} tokens, {int(np.sum([len(b) for b in data.of])):,} questions", flush=True
     )
-    tune(load(a.start), data, plan, a.out, a.beside, a.compile)
+    tune(saved.load(a.start), data, plan, a.out, a.beside, a.compile)
 
 
 if __name__ == "__main__":

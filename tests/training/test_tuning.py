@@ -12,8 +12,8 @@ import pytest
 import torch
 from training import calibrate, scores, sketch, tune
 from training.asks import NAMES
-from training.evaluate import load
 from training.packer import Packer
+from training.saved import load
 from training.shards import Batches, Data, paths
 
 from flide_agent.default_model import DIRECTORY
