@@ -19,7 +19,7 @@ from flide_agent.reading import Branches, Reading
 from flide_agent.settings import Settings
 
 if TYPE_CHECKING:
-    from flide_agent.prompts import Branch, Prompts
+    from flide_agent.prompts import Prompts
     from flide_agent.retention import Retention
     from flide_agent.sessions import Sessions
 
@@ -65,16 +65,20 @@ class StateReader:
         return reading
 
     def _branches(self, questions: dict[str, Question]) -> Branches:
+        try:
+            return tuple(zip(questions, questions.values(), self.prompts.questions(list(questions.values())), strict=True))
+        except InputError:
+            raise InvalidRequest(self._faults(questions)) from None
+
+    def _faults(self, questions: dict[str, Question]) -> list[dict[str, Any]]:
+        """Of each question that has any."""
         faults: list[dict[str, Any]] = []
-        branches: list[tuple[str, Question, Branch]] = []
         for key, question in questions.items():
             try:
-                branches.append((key, question, self.prompts.question(question)))
+                self.prompts.question(question)
             except InputError as e:  # its loc starts at the question
                 faults.append(e.detail() | {"loc": ["body", "questions", key, *e.loc]})
-        if faults:
-            raise InvalidRequest(faults)
-        return tuple(branches)
+        return faults
 
     def _check_lengths(self, reading: Reading) -> None:
         """Raises TooLong, naming what is too long and by how much. Nothing is ever cut."""

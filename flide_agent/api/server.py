@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -27,6 +28,9 @@ def serve(settings: Settings, open_service: Callable[[Settings], Service] = Serv
     use, port taken) before anything is served.
     """
     logs.start(settings.log_format)
+    os.environ.setdefault(
+        "TOKENIZERS_PARALLELISM", "false"
+    )  # its own threads cost each call more than they save; ours take groups
     keys = keys_of(settings)
     watch, end_telemetry = telemetry.start() if settings.telemetry else (None, None)
     bound = bind(settings.host, settings.port)

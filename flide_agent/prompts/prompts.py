@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,8 @@ _OPEN = ("<|im_start|>", "user\n")
 _CLOSE = ("<|im_end|>", "\n", "<|im_start|>", "assistant\n", "<think>", "\n\n", "</think>", "\n\n")
 _CACHE_BRANCHES = 4096
 _CACHE_CHARACTERS = 8_000_000
+_Key: TypeAlias = tuple[str, int, str]
+"""Type of question, number of labels, text."""
 
 
 class Prompts:
@@ -57,7 +60,7 @@ class Prompts:
         self.digest, self.directory = digest, directory
         self._encoder = encoder
         self._labels = labels
-        self._branches: OrderedDict[tuple[str, int, str], Branch] = OrderedDict()
+        self._branches: OrderedDict[_Key, Branch] = OrderedDict()
         self._cached_characters = 0
         self._lock = threading.Lock()
 
@@ -140,33 +143,44 @@ class Prompts:
 
         Where options are sorted, the same question in another order has the same tokens and labels, and an `order` of its own.
         """
-        labels = self._labels.of(question)
-        order: tuple[int, ...] = ()
-        if self.sorts_options and isinstance(question, Choice) and (order := wording.sorted_order(question.options)):
-            question = Choice(question.instructions, tuple([question.options[i] for i in order]))
-        branch = self._branch(question, labels)
-        return Branch(branch.tokens, branch.labels, branch.escaped, order) if order else branch
+        return self.questions((question,))[0]
 
-    def _branch(self, question: Question, labels: tuple[tuple[str, int], ...]) -> Branch:
-        """With the options as they stand."""
-        text = wording.question_part(question, [spelling for spelling, _ in labels])
-        key = (type(question).__name__, len(labels), text)
+    def questions(self, questions: Sequence[Question]) -> list[Branch]:
+        """`question` of each; those that are not in the cache are tokenised together. Raises InputError of the first at fault."""
+        asked, orders = list[tuple[_Key, tuple[int, ...]]](), list[tuple[int, ...]]()
+        for question in questions:
+            labels, order = self._labels.of(question), tuple[int, ...]()
+            if self.sorts_options and isinstance(question, Choice) and (order := wording.sorted_order(question.options)):
+                question = Choice(question.instructions, tuple([question.options[i] for i in order]))
+            text = wording.question_part(question, [spelling for spelling, _ in labels])
+            asked.append(((type(question).__name__, len(labels), text), tuple([token for _, token in labels])))
+            orders.append(order)
+        found = self._branches_of(dict(asked))
+        branches = [found[key] for key, _ in asked]
+        return [Branch(b.tokens, b.labels, b.escaped, o) if o else b for b, o in zip(branches, orders, strict=True)]
+
+    def _branches_of(self, asked: dict[_Key, tuple[int, ...]]) -> dict[_Key, Branch]:
+        """asked: labels by key. The options stand as in the key's text."""
+        found: dict[_Key, Branch] = {}
         with self._lock:
-            branch = self._branches.get(key)
-            if branch is not None:
-                self._branches.move_to_end(key)
-                return branch
-        tokens = np.concatenate([self._encoder(text), self.frame_close])
-        tokens.flags.writeable = False
-        branch = Branch(tokens, tuple(token for _, token in labels), self._encoder.spells_added(text))
+            for key in asked:
+                if (branch := self._branches.get(key)) is not None:
+                    self._branches.move_to_end(key)
+                    found[key] = branch
+        new = [key for key in asked if key not in found]
+        for key, own in zip(new, self._encoder.many([text for _, _, text in new]), strict=True):
+            tokens = np.concatenate([own, self.frame_close])
+            tokens.flags.writeable = False
+            found[key] = Branch(tokens, asked[key], self._encoder.spells_added(key[2]))
         with self._lock:
-            if key not in self._branches and len(text) <= _CACHE_CHARACTERS:
-                self._branches[key] = branch
-                self._cached_characters += len(text)
-                while len(self._branches) > _CACHE_BRANCHES or self._cached_characters > _CACHE_CHARACTERS:
-                    (_, _, old), _ = self._branches.popitem(last=False)
-                    self._cached_characters -= len(old)
-        return branch
+            for key in new:
+                if key not in self._branches and len(key[2]) <= _CACHE_CHARACTERS:
+                    self._branches[key] = found[key]
+                    self._cached_characters += len(key[2])
+            while len(self._branches) > _CACHE_BRANCHES or self._cached_characters > _CACHE_CHARACTERS:
+                (_, _, old), _ = self._branches.popitem(last=False)
+                self._cached_characters -= len(old)
+        return found
 
     def _block(self, text: str) -> Block:
         return Block(self._encoder(text), self._encoder.spells_added(text))

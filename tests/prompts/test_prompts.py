@@ -192,6 +192,29 @@ def test_question_parts_are_cached_within_bounds(prompts: Prompts, directory: Pa
     assert fresh._cached_characters <= 300
 
 
+def test_questions_asked_together_have_the_tokens_of_each_alone(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, together = Prompts.load(directory), Prompts.load(directory)
+    together._encoder._threads = 4
+    rng = random.Random(11)
+    asked = [seam_cases.question(rng) for _ in range(60)] + [Noul("word " * 3000), Noul("and a short one")]
+    asked += asked[:5]
+    groups: list[int] = []
+    encode = together._encoder._encode
+    monkeypatch.setattr(together._encoder, "_encode", lambda texts: groups.append(len(texts)) or encode(texts))
+    known = together.question(asked[7])
+    found = together.questions(asked)
+    assert len(groups) < 20, "not one call for each"
+    for question, branch in zip(asked, found, strict=True):
+        one = alone.question(question)
+        assert (branch.tokens.tolist(), branch.labels, branch.escaped) == (one.tokens.tolist(), one.labels, one.escaped)
+    assert found[7] is known
+    assert all(a is b for a, b in zip(found[-5:], found[:5], strict=True))
+    assert together.questions(()) == []
+    together.limit(500)
+    with pytest.raises(encoder.TextTooLong):
+        together.questions([Noul("short too"), Noul("tree " * 700)])
+
+
 def test_states_that_are_none(prompts: Prompts) -> None:
     with pytest.raises(InputError, match="state must be"):
         prompts.state(None)
@@ -211,7 +234,7 @@ def test_long_texts_go_through_threads_with_equal_ids(directory: Path, oracle: O
     assert len(text) > 2 * encoder._PIECE
     sizes: list[int] = []
     encode = prompts._encoder._encode
-    monkeypatch.setattr(prompts._encoder, "_encode", lambda piece: sizes.append(len(piece)) or encode(piece))
+    monkeypatch.setattr(prompts._encoder, "_encode", lambda texts: sizes.extend(map(len, texts)) or encode(texts))
     whole = oracle.encode(text)
     assert prompts._encoder(text).tolist() == whole
     assert len(sizes) > 2
@@ -224,15 +247,15 @@ def test_long_texts_go_through_threads_with_equal_ids(directory: Path, oracle: O
     pieces = encoder.cut(text, 1)
     assert len(pieces) > 3000
     assert "".join(pieces) == text
-    assert [t for piece in pieces for t in encode(piece).tolist()] == whole
+    assert [t for tokens in encode(pieces) for t in tokens.tolist()] == whole
     pieces = encoder.cut(text, 1, words=True)
     assert len(pieces) > 6000
     assert "".join(pieces) == text
-    assert [t for piece in pieces for t in encode(piece).tolist()] == whole
+    assert [t for tokens in encode(pieces) for t in tokens.tolist()] == whole
     # Control: cut between a newline and anything, or anywhere, and the ids differ.
     for rule in (r"\n", r"(?<=\w)(?=\w)"):
         monkeypatch.setattr(encoder, "_CUT", re.compile(rule))
-        assert [t for piece in encoder.cut(text, 1) for t in encode(piece).tolist()] != whole
+        assert [t for tokens in encode(encoder.cut(text, 1)) for t in tokens.tolist()] != whole
 
 
 @pytest.mark.bars
@@ -243,7 +266,7 @@ def test_bar_a_million_tokens_in_pieces(directory: Path, oracle: Oracle, bar: Ca
         text = long_text(seed)
         whole = oracle.encode(text)
         for words in (False, True):
-            wrong += [t for piece in encoder.cut(text, 1, words) for t in encode(piece).tolist()] != whole
+            wrong += [t for tokens in encode(encoder.cut(text, 1, words)) for t in tokens.tolist()] != whole
         seen, seed = seen + len(whole), seed + 1
     name = "qwen35" if "qwen35" in directory.name else "embedded"
     bar(f"texts_that_differ_in_pieces_{name}", wrong, limit=0, tokens=seen, texts=seed - 100)
