@@ -27,6 +27,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+SERVE = frozenset(
+    ("torch", "numpy", "safetensors", "tokenizers", "transformers", "huggingface_hub", "litestar", "uvicorn", "lmdb", "rich", "zstandard",
+     "prometheus_client")
+)  # fmt: skip
+"""What the extra 'serve' brings, by the names of its modules; without the others of it commands work too."""
+
 Model = Annotated[str | None, typer.Option(help="'default' (in the package), 'dummy:SIZE', a folder, or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str | None, typer.Option(help="auto, float32 or bfloat16.")]
@@ -242,8 +248,16 @@ def _fail(message: str, code: int = 1) -> None:
 
 
 def main() -> None:
-    """Entry point of the console script."""
-    app()
+    """Entry point of the console script. Exit code 1 where a command needs a package of the extra 'serve' that is not there."""
+    try:
+        app()
+    except ModuleNotFoundError as e:  # typer alone comes with the extra 'mcp' too
+        missing = (e.name or "").partition(".")[0]
+        if missing not in SERVE:
+            raise
+        raise SystemExit(
+            f"flide-agent: this command needs {missing}, of the extra 'serve': pip install 'flide-agent[serve]'"
+        ) from None
 
 
 if __name__ == "__main__":
