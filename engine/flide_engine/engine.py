@@ -12,7 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from flide_engine.memory import LAYOUT_VERSION, Checkpoint, Exported, Memory, MemoryShape, export_checkpoint, import_checkpoint
+from flide_engine.memory import (
+    LAYOUT_VERSION,
+    Checkpoint,
+    Exported,
+    Lane,
+    Memory,
+    MemoryShape,
+    export_checkpoint,
+    import_checkpoint,
+)
 from flide_engine.models import Model, ModelConfig, load_model
 from flide_engine.passes import Part, pack, split_request
 from flide_engine.pieces import table_of
@@ -144,6 +153,7 @@ class Engine:
         self.model, self.memory, self.max_stream = model, memory, max_stream
         self._forward = forward
         self._transfer = threading.Lock()
+        self._lane = Lane(memory.device) if memory.device.type == "cuda" else None
         self.self_test = forward.self_test()
         self.info = EngineInfo(
             model=model.name,
@@ -322,7 +332,7 @@ class Engine:
     def export(self, checkpoint: Checkpoint, since: int = 0) -> Exported:
         """A checkpoint as host tensors: K/V of [since, m) and the state at m. Thread-safe."""
         with self._transfer:
-            return export_checkpoint(checkpoint, since)
+            return export_checkpoint(checkpoint, since, self._lane)
 
     def import_(self, exported: Exported, parent: Checkpoint | None = None) -> Checkpoint:
         """The reverse of export, bit for bit; pages before `since` are shared with `parent`. Thread-safe.

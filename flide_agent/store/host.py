@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from flide_agent.store.costs import Costs
@@ -23,6 +25,8 @@ log = logging.getLogger("flide_agent.store")
 SEGMENT = 256 << 20
 """Bytes of one allocation. A power of two, as torch rounds pinned ones up to one; a larger file gets one of its own."""
 ALIGN = 4096
+PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,11 @@ def wants_pinned(device: str) -> bool:
 
 
 class Arena:
-    """First fit in segments that are allocated when they are needed. limit: bytes of all of them. pinned: page-locked memory, as
-    long as the system gives any. Not thread-safe."""
+    """First fit in segments that are allocated when they are needed. limit: bytes of all of them. device: the engine's; pinned:
+    page-locked memory for it, as long as the system gives any. Not thread-safe."""
 
-    def __init__(self, limit: int, pinned: bool) -> None:
-        self.limit, self.pinned = limit, pinned
+    def __init__(self, limit: int, device: str) -> None:
+        self.limit, self.device, self.pinned = limit, device, wants_pinned(device)
         self.segments: list[torch.Tensor] = []
         self.used = 0
         self._free: list[list[tuple[int, int]]] = []
@@ -89,13 +93,35 @@ class Arena:
         return self.segments[block.segment][block.offset : block.offset + size]
 
     def _allocate(self, size: int) -> torch.Tensor:
+        own = np.empty(size, np.uint8)
+        data = torch.from_numpy(own)
         if self.pinned:
+            own.fill(0)
             try:
-                return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+                pin(data, self.device)
+                weakref.finalize(own, unpin, data.data_ptr(), self.device).atexit = False
             except (RuntimeError, MemoryError) as error:
                 self.pinned = False
                 log.warning("host memory cannot be pinned (%s): resuming from it is slower", str(error).splitlines()[0])
-        return torch.empty(size, dtype=torch.uint8)
+        return data
+
+
+def pin(data: torch.Tensor, device: str) -> None:
+    """Page-lock memory that was written already. Raises RuntimeError.
+
+    `pin_memory=True` makes the pages as well, and keeps the GIL and the driver's lock meanwhile: 0.12 s for 256 MiB on an H200's host,
+    for which steps waited. To write them first takes as long but neither lock; what is left took 0.014 s.
+    """
+    with torch.cuda.device(device):  # otherwise a thread's first such call opens the first GPU, whichever is in use
+        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(data.data_ptr(), len(data), PORTABLE))
+    if not data.is_pinned():
+        raise RuntimeError("the driver does not know it afterwards")
+
+
+def unpin(address: int, device: str) -> None:
+    """Before the memory goes."""
+    with torch.cuda.device(device):
+        torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def _power_of_two(n: int) -> int:
@@ -119,10 +145,10 @@ class Entry:
 class Host:
     """limit: bytes; 0: there is no such tier. Thread-safe."""
 
-    def __init__(self, limit: int, pinned: bool, costs: Costs) -> None:
+    def __init__(self, limit: int, device: str, costs: Costs) -> None:
         self.limit = limit
         self.evicted = 0
-        self._arena, self._costs = Arena(limit, pinned), costs
+        self._arena, self._costs = Arena(limit, device), costs
         self._entries: dict[str, Entry] = {}
         self._lock = threading.Lock()
 
@@ -183,9 +209,9 @@ class Host:
         if got is None:
             return
         block, data = got
-        into, at = data.numpy().data, 0
-        for chunk in chunks:
-            into[at : at + len(chunk)] = chunk
+        into, at = data.numpy(), 0
+        for chunk in chunks:  # arrays are copied without the GIL, which tens of megabytes would keep from everybody
+            into[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
             at += len(chunk)
         self.release(self.enter(name, node, block, data))
 

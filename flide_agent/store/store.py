@@ -16,7 +16,7 @@ from flide_agent.store.disk import Disk
 from flide_agent.store.errors import StoreError
 from flide_agent.store.files import Files
 from flide_agent.store.finder import Finder
-from flide_agent.store.host import Host, wants_pinned
+from flide_agent.store.host import Host
 from flide_agent.store.index import Index, open_index
 from flide_agent.store.keep import Keeping
 from flide_agent.store.loader import Loader
@@ -59,7 +59,7 @@ class CheckpointStore(Keeping):
     ) -> None:
         """See `open`."""
         nodes, costs, counters = Nodes(), Costs(), Counters()
-        self._host = Host(host_bytes, wants_pinned(engine.info.device), costs)
+        self._host = Host(host_bytes, engine.info.device, costs)
         self._room = Room(nodes, limits, costs)
         patience = 0 if files.synced else engine.info.slots // GATHERED
         writer = Writer(Disk(nodes, index, files, self._host, engine, own), self._room, counters, patience)

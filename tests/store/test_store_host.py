@@ -124,34 +124,40 @@ def test_memory_is_pinned_for_cuda_alone_and_goes_without_when_it_cannot(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert [wants_pinned(d) for d in ("cpu", "cuda", "cuda:1")] == [False, True, True]
-    asked: list[bool] = []
-    real = torch.empty
+    pinned: dict[int, int] = {}
+    undone: list[int] = []
 
-    def empty(size: int, dtype: torch.dtype, pin_memory: bool = False) -> torch.Tensor:
-        asked.append(pin_memory)
-        if pin_memory and len(asked) > 1:
+    def pin(data: torch.Tensor, device: str) -> None:
+        assert device == "cuda:1"
+        if pinned:
             raise RuntimeError("CUDA error: out of memory\nmore of it")
-        return real(size, dtype=dtype)
+        pinned[data.data_ptr()] = len(data)
 
-    monkeypatch.setattr(module.torch, "empty", empty)
+    monkeypatch.setattr(module, "pin", pin)
+    monkeypatch.setattr(module, "unpin", lambda address, device: undone.append(address))
     monkeypatch.setattr(module, "SEGMENT", 1 << 16)
-    arena = Arena(1 << 18, pinned=True)
+    arena = Arena(1 << 18, "cuda:1")
     assert arena.take(1 << 16) == Block(0, 0, 1 << 16)
     assert arena.pinned
     assert arena.take(1 << 16) is not None
     assert arena.take(1 << 16) is not None
-    assert asked == [True, True, False, False]
+    assert list(pinned.values()) == [1 << 16]
     assert not arena.pinned
     assert [r.message for r in caplog.records] == [
         "host memory cannot be pinned (CUDA error: out of memory): resuming from it is slower"
     ]
+    view = arena.view(Block(0, 64, 128), 128)
+    del arena
+    assert not undone, "somebody still reads it"
+    del view
+    assert undone == list(pinned), "the first segment alone, before its memory goes"
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_blocks_never_overlap_and_all_come_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(module, "SEGMENT", 64 * ALIGN)
     rng = random.Random(seed)
-    arena = Arena(300 * ALIGN, pinned=False)
+    arena = Arena(300 * ALIGN, "cpu")
     held: list[Block] = []
     for _ in range(2000):
         if rng.random() < 0.55:

@@ -5,12 +5,13 @@ Reading order: `pool` (the tensors and who owns which index), `checkpoint` (hand
 
 from flide_engine.memory.checkpoint import Checkpoint
 from flide_engine.memory.pool import Memory, MemoryShape, PoolFull
-from flide_engine.memory.transfer import LAYOUT_VERSION, Exported, TransferError, export_checkpoint, import_checkpoint
+from flide_engine.memory.transfer import LAYOUT_VERSION, Exported, Lane, TransferError, export_checkpoint, import_checkpoint
 
 __all__ = [
     "LAYOUT_VERSION",
     "Checkpoint",
     "Exported",
+    "Lane",
     "Memory",
     "MemoryShape",
     "PoolFull",
