@@ -45,14 +45,16 @@ class StateReader:
 
     def state(self, tenant: str, ask: Ask, share_key: bytes = b"") -> Reading:
         """Tokens of everything. Raises InvalidRequest, TooLong."""
-        return self._checked(lambda branches: self._read_state(tenant, ask, share_key, branches), ask)
+        return self._checked(lambda started: self._read_state(tenant, ask, share_key, started), ask)
 
-    def _read_state(self, tenant: str, ask: Ask, share_key: bytes, branches: Branches) -> Reading:
+    def _read_state(self, tenant: str, ask: Ask, share_key: bytes, started: Callable[[], Branches]) -> Reading:
         trunk = self.states.trunk(tenant, ask.state)
+        branches = started()
         escaped = trunk.escaped or any(b.escaped for _, _, b in branches)
         return Reading(trunk.tokens, trunk.saves, share_key, escaped, (), branches, None, self.card, ask.label_mass)
 
-    def _checked(self, read: Callable[[Branches], Reading], ask: Ask) -> Reading:
+    def _checked(self, read: Callable[[Callable[[], Branches]], Reading], ask: Ask) -> Reading:
+        """read: given what the questions' tokens come from, which are on their way."""
         try:
             reading = read(self._branches(ask.questions))
         except (InputError, InputErrors) as e:
@@ -64,11 +66,12 @@ class StateReader:
         self._check_lengths(reading)
         return reading
 
-    def _branches(self, questions: dict[str, Question]) -> Branches:
+    def _branches(self, questions: dict[str, Question]) -> Callable[[], Branches]:
         try:
-            return tuple(zip(questions, questions.values(), self.prompts.questions(list(questions.values())), strict=True))
+            started = self.prompts.start(list(questions.values()))
         except InputError:
             raise InvalidRequest(self._faults(questions)) from None
+        return lambda: tuple(zip(questions, questions.values(), started(), strict=True))
 
     def _faults(self, questions: dict[str, Question]) -> list[dict[str, Any]]:
         """Of each question that has any."""
@@ -108,7 +111,7 @@ class Reader(StateReader):
         """Tokens of everything. Raises InvalidRequest, HeadConflict, TooLong."""
         if (session := ask.session) is None:
             return self.state(tenant, ask, self.sessions.share_key(tenant))
-        return self._checked(lambda branches: self._read_step(tenant, session, ask, branches), ask)
+        return self._checked(lambda started: self._read_step(tenant, session, ask, started()), ask)
 
     def _read_step(self, tenant: str, session: str, ask: Ask, branches: Branches) -> Reading:
         step = self.sessions.begin(tenant, session, messages=ask.messages, append=ask.append, head=ask.head, tools=ask.tools)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,11 @@ class Encoder:
         return found
 
     def many(self, texts: Sequence[str]) -> list[Tokens]:
-        """Ids of each text, those that it has alone. Short ones go through several threads in groups. Raises TextTooLong."""
-        out = {text: self(text) for text in texts if len(text) >= 2 * _PIECE}
+        """Ids of each text, those that it has alone. Raises TextTooLong."""
+        return self.start(texts)()
+
+    def start(self, texts: Sequence[str]) -> Callable[[], list[Tokens]]:
+        """Begin `many`: short texts in groups, which threads are at until what this returns is called, and then the caller too."""
         short = [text for text in texts if len(text) < 2 * _PIECE]
         size, groups, room = max(_PIECE, -(-sum(map(len, short)) // self._threads)), list[list[str]](), 0
         for text in short:
@@ -111,29 +114,33 @@ class Encoder:
                 room = size
             groups[-1].append(text)
             room -= len(text)
-        for group, found in zip(groups, self._beside(groups), strict=True):
-            out.update(zip(group, found, strict=True))
-        if self.most and any(len(tokens) > self.most for tokens in out.values()):
-            raise self._too_long()
-        return [out[text] for text in texts]
+        beside = self._beside(groups)
+
+        def finish() -> list[Tokens]:
+            out = {text: self(text) for text in texts if len(text) >= 2 * _PIECE}
+            for group, found in zip(groups, beside(), strict=True):
+                out.update(zip(group, found, strict=True))
+            if self.most and any(len(tokens) > self.most for tokens in out.values()):
+                raise self._too_long()
+            return [out[text] for text in texts]
+
+        return finish
 
     def _pieces(self, pieces: list[str]) -> list[Tokens]:
         """Ids of each piece, so many at a time as there are threads."""
         out: list[Tokens] = []
         count = 0
         for at in range(0, len(pieces), self._threads):
-            out += [tokens for (tokens,) in self._beside([[piece] for piece in pieces[at : at + self._threads]])]
+            out += [tokens for (tokens,) in self._beside([[piece] for piece in pieces[at : at + self._threads]])()]
             count += sum(map(len, out[at:]))
             if count > self.most > 0:
                 raise self._too_long()
         return out
 
-    def _beside(self, groups: list[list[str]]) -> list[list[Tokens]]:
-        """Ids of each text of each group: the first group in this thread, each other one in a thread of its own."""
-        if len(groups) < 2:
-            return [self._encode(group) for group in groups]
+    def _beside(self, groups: list[list[str]]) -> Callable[[], list[list[Tokens]]]:
+        """Ids of each text of each group: the first group in the thread that calls for them, each other one in a thread of its own."""
         others = [self._executor().submit(self._encode, group) for group in groups[1:]]
-        return [self._encode(groups[0]), *(other.result() for other in others)]
+        return lambda: [*(self._encode(group) for group in groups[:1]), *(other.result() for other in others)]
 
     def _too_long(self) -> TextTooLong:
         return TextTooLong(f"a text has more than {self.most} tokens")

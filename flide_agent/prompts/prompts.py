@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -147,6 +147,10 @@ class Prompts:
 
     def questions(self, questions: Sequence[Question]) -> list[Branch]:
         """`question` of each; those that are not in the cache are tokenised together. Raises InputError of the first at fault."""
+        return self.start(questions)()
+
+    def start(self, questions: Sequence[Question]) -> Callable[[], list[Branch]]:
+        """Begin `questions`, which raises here what it raises: threads are at them until what this returns is called."""
         asked, orders = list[tuple[_Key, tuple[int, ...]]](), list[tuple[int, ...]]()
         for question in questions:
             labels, order = self._labels.of(question), tuple[int, ...]()
@@ -155,11 +159,16 @@ class Prompts:
             text = wording.question_part(question, [spelling for spelling, _ in labels])
             asked.append(((type(question).__name__, len(labels), text), tuple([token for _, token in labels])))
             orders.append(order)
-        found = self._branches_of(dict(asked))
-        branches = [found[key] for key, _ in asked]
-        return [Branch(b.tokens, b.labels, b.escaped, o) if o else b for b, o in zip(branches, orders, strict=True)]
+        branches_of = self._start(dict(asked))
 
-    def _branches_of(self, asked: dict[_Key, tuple[int, ...]]) -> dict[_Key, Branch]:
+        def finish() -> list[Branch]:
+            found = branches_of()
+            branches = [found[key] for key, _ in asked]
+            return [Branch(b.tokens, b.labels, b.escaped, o) if o else b for b, o in zip(branches, orders, strict=True)]
+
+        return finish
+
+    def _start(self, asked: dict[_Key, tuple[int, ...]]) -> Callable[[], dict[_Key, Branch]]:
         """asked: labels by key. The options stand as in the key's text."""
         found: dict[_Key, Branch] = {}
         with self._lock:
@@ -168,19 +177,27 @@ class Prompts:
                     self._branches.move_to_end(key)
                     found[key] = branch
         new = [key for key in asked if key not in found]
-        for key, own in zip(new, self._encoder.many([text for _, _, text in new]), strict=True):
-            tokens = np.concatenate([own, self.frame_close])
-            tokens.flags.writeable = False
-            found[key] = Branch(tokens, asked[key], self._encoder.spells_added(key[2]))
+        tokenised = self._encoder.start([text for _, _, text in new])
+
+        def finish() -> dict[_Key, Branch]:
+            for key, own in zip(new, tokenised(), strict=True):
+                tokens = np.concatenate([own, self.frame_close])
+                tokens.flags.writeable = False
+                found[key] = Branch(tokens, asked[key], self._encoder.spells_added(key[2]))
+            self._keep({key: found[key] for key in new})
+            return found
+
+        return finish
+
+    def _keep(self, new: dict[_Key, Branch]) -> None:
         with self._lock:
             for key in new:
                 if key not in self._branches and len(key[2]) <= _CACHE_CHARACTERS:
-                    self._branches[key] = found[key]
+                    self._branches[key] = new[key]
                     self._cached_characters += len(key[2])
             while len(self._branches) > _CACHE_BRANCHES or self._cached_characters > _CACHE_CHARACTERS:
                 (_, _, old), _ = self._branches.popitem(last=False)
                 self._cached_characters -= len(old)
-        return found
 
     def _block(self, text: str) -> Block:
         return Block(self._encoder(text), self._encoder.spells_added(text))

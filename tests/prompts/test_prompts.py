@@ -210,6 +210,14 @@ def test_questions_asked_together_have_the_tokens_of_each_alone(directory: Path,
     assert found[7] is known
     assert all(a is b for a, b in zip(found[-5:], found[:5], strict=True))
     assert together.questions(()) == []
+    groups.clear()
+    new = [Noul(f"{'word ' * 150} number {i}") for i in range(40)]
+    finish = together.start(new)
+    waited = time.monotonic()
+    while sum(groups) < 25 and time.monotonic() < waited + 20:
+        time.sleep(0.001)
+    assert 25 <= sum(groups) < 40, "all but the first group, before anybody asks for it"
+    assert [b.tokens.tolist() for b in finish()] == [alone.question(q).tokens.tolist() for q in new]
     together.limit(500)
     with pytest.raises(encoder.TextTooLong):
         together.questions([Noul("short too"), Noul("tree " * 700)])
