@@ -262,7 +262,7 @@ def episode(seed: int) -> Episode:
     )
     ops += ["shell"] * 8 if s.shell else ["run"] * 3
     actions: list[Action] = []
-    for _ in range(rng.choice((2, 4, 6, 9, 14, 22))):
+    for _ in range(rng.choice((2, 4, 6, 9, 14, 22, 34, 48))):
         if actions and rng.random() < 0.12:
             actions.append(actions[-1])
             continue

@@ -251,10 +251,15 @@ def variants() -> None:
     bench = {ratio: Bench(16, ratio, rounds()["3,355 + 48 x 64"]) for ratio in (1, 2)}
     for room, setting, stage, tries in (
         (conv_room, "CONV", "conv", [{"num_warps": 4, "maxnreg": 128}, {"num_warps": 8}, {"num_warps": 8, "maxnreg": 80}]),
-        (scan_room, "SCAN", "scan", [{"BV": 64, "STAGES": 2, "num_warps": 4}]),
-        (scan_room, "SCAN", "branch_by_scan", [{"BV": 64, "STAGES": n, "num_warps": 4} for n in (1, 2)]),
+        (scan_room, "SCAN", "scan", [scan_room.SCAN | {"STAGES": 2}, scan_room.SCAN | {"BULK": False}]),
+        (scan_room, "SCAN", "branch_by_scan", [scan_room.SCAN | {"STAGES": n} for n in (1, 2)]),
         (intra_room, "INTRA", "inside", [{"num_warps": 4, "maxnreg": n} for n in (96, 112, 144)]),
-        (branch_room, "BRANCH", "branch", [{"STAGES": n, "num_warps": 8} for n in (1, 3)]),
+        (
+            branch_room,
+            "BRANCH",
+            "branch",
+            [branch_room.BRANCH | other for other in ({"STAGES": 1}, {"STAGES": 3}, {"BULK": False})],
+        ),
     ):
         shipped = getattr(room, setting)
         for config in (shipped, *tries):

@@ -23,6 +23,7 @@ from delta_rule import (
     segment,
     stored,
 )
+from flide_engine.kernels import gdn_branch, gdn_scan
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles
 from flide_engine.kernels.gdn_scan import gated_norm
 from flide_engine.plan import RoundPlan
@@ -112,6 +113,18 @@ def test_resumed_is_fresh_bit_for_bit(dtype: torch.dtype) -> None:
     pools.states[int(whole.save_slot[0])] *= 1.001  # negative control
     rest = plan_of([Request((segment(136), segment(70, parent=0, local=True)), stored(64, int(whole.save_slot[0])))], 6)
     assert not torch.equal(run(layer, x[64:], rest, pools).out, fresh.out[64:])
+
+
+def test_v_by_pointer_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = make_layer(13, dv=32)
+    plan = plan_of([Request((segment(150, saves=(64,)), segment(20, parent=0, local=True), segment(66, parent=0, local=True)))])
+    x = make_rows(layer, plan.rows, 4)
+    bulk = run(layer, x, plan, pools := make_pools(layer, 4))
+    for name, room in (("SCAN", gdn_scan), ("SCAN_FLOAT32", gdn_scan), ("BRANCH", gdn_branch)):
+        monkeypatch.setattr(room, name, getattr(room, name) | {"BULK": False})
+    again = run(layer, x, plan, others := make_pools(layer, 4))
+    assert torch.equal(again.out, bulk.out)
+    assert torch.equal(others.states.nan_to_num(7), pools.states.nan_to_num(7))
 
 
 def test_alone_and_in_a_round_bit_for_bit() -> None:

@@ -13,7 +13,7 @@ from flide_engine.kernels.gdn_intra import IntraOut
 from flide_engine.kernels.gdn_scan import check_states, chunk_step, descriptors
 from flide_engine.kernels.language import tl, triton
 
-BRANCH = {"STAGES": 2, "num_warps": 8}
+BRANCH = {"STAGES": 2, "BULK": True, "num_warps": 8}
 """How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200."""
 
 
@@ -44,7 +44,7 @@ def gdn_branch(
     if segments.shape[0] == 0:
         return out
     _gdn_branch[(segments.shape[0], nv)](
-        *descriptors(tiles, intra), tiles.v, intra.grown, intra.rest, states, z, weight, out, segments, seg_first_row,
+        *descriptors(tiles, intra, dv), tiles.v, intra.grown, intra.rest, states, z, weight, out, segments, seg_first_row,
         seg_len, chunks.first, seg_state_in, seg_state_out, dk**-0.5, z.stride(0), eps,
         NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **BRANCH,
     )  # fmt: skip
@@ -53,9 +53,10 @@ def gdn_branch(
 
 @triton.jit
 def _gdn_branch(
-    q, k, inverse, attention, v, grown, rest, states, z, weight, out, segments, seg_first_row,
+    q, k, v_blocks, inverse, attention, v, grown, rest, states, z, weight, out, segments, seg_first_row,
     seg_len, seg_first_chunk, seg_state_in, seg_state_out, scale, z_stride, eps,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, STAGES: tl.constexpr,
+    BULK: tl.constexpr,
 ):  # fmt: skip
     """Grid (listed segments, value heads)."""
     segment = tl.load(segments + tl.program_id(0))
@@ -73,7 +74,9 @@ def _gdn_branch(
         state = tl.load(states + source * (NV * DK * DV) + place)
     i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
-        state, o = chunk_step(state, q, k, inverse, attention, v, grown, rest, chunk + step, h, 0, scale, NK, NV, DV)
+        state, o = chunk_step(
+            state, q, k, v_blocks, inverse, attention, v, grown, rest, chunk + step, h, 0, scale, NK, NV, DV, BULK
+        )  # fmt: skip
         y = tl.trans(o * tl.rsqrt(tl.sum(o * o, 0) / DV + eps)[None, :])
         row = first + step * 64
         live = (i < length - step * 64)[:, None]

@@ -15,9 +15,10 @@ from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, tile_descripto
 from flide_engine.kernels.gdn_intra import IntraOut
 from flide_engine.kernels.language import tl, triton
 
-SCAN = {"BV": 64, "STAGES": 3, "num_warps": 4}
-SCAN_FLOAT32 = {"BV": 16, "STAGES": 2, "num_warps": 8}
-"""How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200. BV: value columns of a program."""
+SCAN = {"BV": 64, "STAGES": 3, "BULK": True, "num_warps": 4}
+SCAN_FLOAT32 = {"BV": 16, "STAGES": 2, "BULK": True, "num_warps": 8}
+"""How the kernel is launched: fixed, so that no sum's order depends on the round; measured on an H200. BV: value columns of a program.
+BULK: v comes by the copy engine too; without, its loads need no fence before the engine writes where registers were loaded from."""
 
 NORM_BLOCK = 8
 """(row, head) pairs that a program of the norm takes."""
@@ -70,7 +71,7 @@ def gdn_scan(
     if segments.shape[0] == 0:
         return o
     _gdn_scan[(dv // width, nv, segments.shape[0])](
-        *descriptors(tiles, intra), tiles.v, intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
+        *descriptors(tiles, intra, width), tiles.v, intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
         seg_start, chunks.first, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, dk**-0.5,
         NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch,
     )  # fmt: skip
@@ -107,28 +108,31 @@ def check_states(tiles: Tiles, states: torch.Tensor) -> tuple[int, int, int]:
     return nv, dk, dv
 
 
-def descriptors(tiles: Tiles, intra: IntraOut) -> list[Any]:
-    """Tensor descriptors of q, k, inverse and attention: one chunk of one head a block."""
-    return [tile_descriptor(tile, CHUNK) for tile in (tiles.q, tiles.k, intra.inverse, intra.attention)]
+def descriptors(tiles: Tiles, intra: IntraOut, columns: int) -> list[Any]:
+    """Tensor descriptors of q, k, v, inverse and attention: one chunk of one head a block, `columns` of v's columns."""
+    blocks = ((tiles.q, CHUNK), (tiles.k, CHUNK), (tiles.v, columns), (intra.inverse, CHUNK), (intra.attention, CHUNK))
+    return [tile_descriptor(tile, rows) for tile, rows in blocks]
 
 
 @triton.jit
 def chunk_step(
-    state, q, k, inverse, attention, v, grown, rest, chunk, h, column, scale,
-    NK: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr,
+    state, q, k, v_blocks, inverse, attention, v, grown, rest, chunk, h, column, scale,
+    NK: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """One chunk: state [value columns from `column` on, DK] before it -> (state after it, outputs [columns, 64]), both float32.
 
-    q, k, inverse, attention: tensor descriptors of `descriptors`, read by products alone. v, which goes to registers, is a pointer: the
-    copy engine may write where registers are loaded from only behind a fence, which on Hopper waits for all that is under way to memory.
+    q, k, v_blocks, inverse, attention: tensor descriptors of `descriptors`. v: the same by pointer.
     """
     i = tl.arange(0, 64)
     pair = chunk * NV + h
     shared = (chunk * NK + h // (NV // NK)) * 64
     keys = k.load([shared, 0])
     queries = q.load([shared, 0])
-    columns = column + tl.arange(0, state.shape[0])
-    values = tl.load(v + (pair * DV + columns).to(tl.int64)[:, None] * 64 + i[None, :])
+    if BULK:
+        values = v_blocks.load([pair * DV + column, 0])
+    else:
+        columns = column + tl.arange(0, state.shape[0])
+        values = tl.load(v + (pair * DV + columns).to(tl.int64)[:, None] * 64 + i[None, :])
     within_inverse = inverse.load([pair * 64, 0])
     within_attention = attention.load([pair * 64, 0])
     left = tl.load(grown + pair.to(tl.int64) * 64 + i)[None, :]
@@ -145,9 +149,10 @@ def chunk_step(
 
 @triton.jit
 def _gdn_scan(
-    q, k, inverse, attention, v, grown, rest, states, o, segments, seg_first_row, seg_len,
+    q, k, v_blocks, inverse, attention, v, grown, rest, states, o, segments, seg_first_row, seg_len,
     seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
+    BULK: tl.constexpr,
 ):  # fmt: skip
     """Grid (slices of value_dim, value heads, listed segments)."""
     segment = tl.load(segments + tl.program_id(2))
@@ -170,7 +175,9 @@ def _gdn_scan(
     due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
     i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
-        state, out = chunk_step(state, q, k, inverse, attention, v, grown, rest, chunk + step, h, column, scale, NK, NV, DV)
+        state, out = chunk_step(
+            state, q, k, v_blocks, inverse, attention, v, grown, rest, chunk + step, h, column, scale, NK, NV, DV, BULK
+        )  # fmt: skip
         to = o + ((first + step * 64) * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
         tl.store(to, out.to(o.dtype.element_ty), mask=(i < length - step * 64)[None, :])
         if step * 64 + 64 == due:
