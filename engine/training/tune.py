@@ -35,12 +35,14 @@ SHARED = "shared.safetensors"
 
 @dataclass(frozen=True)
 class Plan:
-    """minutes: the time box. tokens: of trunks in a batch; longest: of a trunk. average: what a step keeps of the averaged weights.
+    """minutes: the time box. tokens: of trunks in a batch; shortest, longest: of a trunk's bucket of lengths. average: what a step keeps
+    of the averaged weights.
     narrow: every second batch has branches of half the width, twice as many: cheaper, but of short questions alone, and all that there are.
     sharing: seconds between looks at the other process; keeping: between checkpoints."""
 
     minutes: float = 40.0
     tokens: int = 3072
+    shortest: int = 0
     longest: int = 2048
     rate: float = 3e-4
     warm: int = 20
@@ -82,7 +84,7 @@ def tune(network: Network, data: Data, plan: Plan, out: Path, beside: Path | Non
     torch.manual_seed(plan.seed)
     both = [Batches(data, plan.tokens, plan.seed, told=512, width=width) for width in (GRID if plan.narrow else WIDTH, WIDTH)]
     for batches in both:
-        batches.by_length = {n: some for n, some in batches.by_length.items() if n <= plan.longest}
+        batches.by_length = {n: some for n, some in batches.by_length.items() if plan.shortest <= n <= plan.longest}
     if compile:
         network.pieces = compiled()
     flat = Flat(network, "cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections import Counter
@@ -10,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training import calibrate, scores, sketch, tune
+from flide_engine.models.dummy import dummy_config
+from safetensors.torch import load_file
+from training import blend, calibrate, saved, scores, sketch, tune
 from training.asks import NAMES
+from training.network import Network
 from training.packer import Packer
 from training.saved import load
 from training.shards import Batches, Data, paths
@@ -100,3 +104,21 @@ def test_own_runs_weigh_as_much_as_the_development_source() -> None:
     own = calibrate.temperatures({}, {"traceback": easy})["traceback"]
     assert own < both < alone
     assert set(calibrate.temperatures({}, {"step_count": easy})) >= {"step_count"}
+
+
+def test_a_blend_lies_between_its_parts_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        saved.export(
+            Network(dataclasses.replace(dummy_config("tiny"), vocab_size=64), seed), tmp_path / str(seed), torch.float32
+        )
+    saved.export(Network(dataclasses.replace(dummy_config("tiny"), vocab_size=80), 0), tmp_path / "wide", torch.float32)
+    blend.blend([(1.0, tmp_path / "0"), (3.0, tmp_path / "1")], tmp_path / "out")
+    a, b, c = (load_file(tmp_path / name / "model.safetensors") for name in ("0", "1", "out"))
+    for name, value in c.items():
+        assert torch.allclose(value, 0.25 * a[name] + 0.75 * b[name], atol=1e-7)
+    assert not torch.equal(c["model.embed_tokens.weight"], a["model.embed_tokens.weight"])
+    assert saved.load(tmp_path / "out").config == saved.load(tmp_path / "0").config
+    with pytest.raises(ValueError, match="different architectures"):
+        blend.blend([(1.0, tmp_path / "0"), (1.0, tmp_path / "wide")], tmp_path / "no")
+    with pytest.raises(ValueError, match="more than zero"):
+        blend.blend([(0.0, tmp_path / "0")], tmp_path / "no")
