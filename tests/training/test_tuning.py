@@ -107,11 +107,9 @@ def test_own_runs_weigh_as_much_as_the_development_source() -> None:
 
 
 def test_a_blend_lies_between_its_parts_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        saved.export(
-            Network(dataclasses.replace(dummy_config("tiny"), vocab_size=64), seed), tmp_path / str(seed), torch.float32
-        )
-    saved.export(Network(dataclasses.replace(dummy_config("tiny"), vocab_size=80), 0), tmp_path / "wide", torch.float32)
+    for name, seed, vocab in (("0", 0, 64), ("1", 1, 64), ("wide", 0, 80)):
+        (tmp_path / name).mkdir()
+        saved.export(Network(dataclasses.replace(dummy_config("tiny"), vocab_size=vocab), seed), tmp_path / name, torch.float32)
     blend.blend([(1.0, tmp_path / "0"), (3.0, tmp_path / "1")], tmp_path / "out")
     a, b, c = (load_file(tmp_path / name / "model.safetensors") for name in ("0", "1", "out"))
     for name, value in c.items():
