@@ -122,10 +122,11 @@ class CudaForward:
                 enqueue()
             else:
                 self.graphs.run(shape, enqueue)
+            done = landing.launched(self._sums(plan) if len(plan.mass) else None)
         except BaseException:
-            self._block.failed()
+            self._block.failed()  # waits: the pass may still read its pinned block, which nothing holds after this
             raise
-        self._block.sent(staged, landing.launched(self._sums(plan) if len(plan.mass) else None))
+        self._block.sent(staged, done)
         return landing
 
     def _sums(self, plan: RoundPlan) -> Tensor:
