@@ -28,9 +28,8 @@ def serve(settings: Settings, open_service: Callable[[Settings], Service] = Serv
     use, port taken) before anything is served.
     """
     logs.start(settings.log_format)
-    os.environ.setdefault(
-        "TOKENIZERS_PARALLELISM", "false"
-    )  # its own threads cost each call more than they save; ours take groups
+    # The library's own threads cost each call more than they save; ours take groups.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     keys = keys_of(settings)
     watch, end_telemetry = telemetry.start() if settings.telemetry else (None, None)
     bound = bind(settings.host, settings.port)
