@@ -127,7 +127,10 @@ class Yardstick:
 
 
 def products(layers: Sequence[LinearLayer | FullLayer], rows: int, readouts: int) -> list[tuple[torch.Tensor, int]]:
-    """(weight, rows) of every matrix product of a pass; in the last layer only keys and values need all rows."""
+    """(weight, rows) of every matrix product of a pass; in the last layer only keys and values need all rows.
+
+    What reads the same rows is one product here, though a pass may run it as two: the fastest that the same sums can be had.
+    """
     jobs: list[tuple[torch.Tensor, int]] = []
     for i, layer in enumerate(layers):
         after = readouts if i + 1 == len(layers) else rows

@@ -46,10 +46,15 @@ class Layer:
 
     @property
     def width(self) -> int:
-        return -(-(self.channels + self.nv * self.dv + 2 * self.nv) // 64) * 64
+        return self.first + self.nv * self.dv
+
+    @property
+    def first(self) -> int:
+        """Columns before z."""
+        return -(-(self.channels + 2 * self.nv) // 64) * 64
 
     def z(self, x: torch.Tensor) -> torch.Tensor:
-        return x[:, self.channels : self.channels + self.nv * self.dv]
+        return x[:, self.first :]
 
 
 def make_layer(
@@ -218,7 +223,7 @@ def delta_rule(q, k, v, g, beta, state, keep: Sequence[int] = ()):
 
 
 def gates(layer: Layer, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    at = layer.channels + layer.nv * layer.dv
+    at = layer.channels
     b, a = x[:, at : at + layer.nv].double(), x[:, at + layer.nv : at + 2 * layer.nv].double()
     g = -torch.exp(layer.a_log.double()) * torch.nn.functional.softplus(a + layer.dt_bias.double())
     return g, torch.sigmoid(b)

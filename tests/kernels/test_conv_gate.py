@@ -94,7 +94,7 @@ def test_zero_rows_stay_zero_and_large_gates_finite() -> None:
     layer = make_layer(5)
     plan = plan_of([Request((segment(66),))])
     x = torch.zeros(66, layer.width, device=DEVICE)
-    at = layer.channels + layer.nv * layer.dv
+    at = layer.channels
     x[:, at : at + 2 * layer.nv] = torch.linspace(-200, 200, 66, device=DEVICE)[:, None]
     tiles, chunks = run_tiles(layer, x, plan, make_pools(layer, 1))
     want = expect(layer, x, plan, make_pools(layer, 1))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from flide_engine.cuda import linear
 from flide_engine.cuda.forward import CudaForward
 from flide_engine.cuda.metadata import block_size, device_round, fill, layout_of
 from flide_engine.cuda.shape import shape_of
+from flide_engine.cuda.workspace import columns
 from flide_engine.engine import Engine, make_memory
-from flide_engine.models import load_model
+from flide_engine.models import LinearLayer, load_model
 from flide_engine.plan import RoundPlan
 from flide_engine.segments import Kind, Readout, Request, Round, Segment
 from flide_engine.selftest import SelfTest
@@ -91,3 +93,46 @@ def test_pass_against_reference(name: str, first_split: int) -> None:
     step = (Segment(tokens(20, 9)), branch(5, 3))
     resumed = [e.run(Round((Request(step, c),))).results[0].logits[1][0] for e, c in zip((ours, reference), saved, strict=True)]
     assert np.abs(resumed[0] - resumed[1]).max() < 2e-4
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite compares bits")
+def test_gate_with_the_first_product_or_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trunk and branches, a trunk alone, no readout, a trunk of no rows: the same answers, and states, both ways."""
+    trunk = Segment(tokens(70, 0), saves=(64,))
+    rounds = [
+        Round((Request((trunk, branch(3, 1), branch(9, 2))), Request((Segment(tokens(1, 7)), branch(1, 8))))),
+        Round((Request((Segment(tokens(66, 3), readouts=(Readout(65, (1, 2)),)),)),)),
+        Round((Request((Segment(tokens(66, 4), saves=(64,)),)),)),
+    ]
+    found: list[list[np.ndarray]] = []
+    for apart in (True, False):
+        monkeypatch.setattr(linear, "ASIDE_GATE", apart)
+        one, out = engine("dummy:tiny"), []
+        layer = next(x for x in one.model.layers if isinstance(x, LinearLayer))
+        checked = {tuple(w.shape) for w in one._forward._weights()}  # type: ignore[attr-defined]
+        assert {tuple(w.shape) for w in linear.input_matrices(layer)} <= checked
+        assert (tuple(layer.in_all.shape) in checked) != apart
+        for r in rounds:
+            for result in one.run(r).results:
+                out += [x for s in result.logits for x in s]
+                for checkpoint in result.checkpoints.values():
+                    out += [t.float().numpy() for t in one.export(checkpoint).tensors.values()]
+                    resumed = one.run(Round((Request((Segment(tokens(0, 0)), branch(5, 3)), checkpoint),)))
+                    out += [x for s in resumed.results[0].logits for x in s]
+        found.append(out)
+    assert len(found[0]) == len(found[1]) > 10
+    for a, b in zip(*found, strict=True):
+        assert np.isfinite(a).all()
+        assert np.abs(a - b).max(initial=0) < 1e-5  # a CPU's library may sum a narrower product in another order
+
+
+def test_columns_behind_others_share_nothing() -> None:
+    buffer = torch.zeros(5, 12)
+    first, second = columns(buffer, 8), columns(buffer, 4, behind=8)
+    assert first.is_contiguous()
+    assert second.is_contiguous()
+    first.fill_(1)
+    assert not second.any()
+    second.fill_(2)
+    assert bool((first == 1).all())
+    assert float(buffer.sum()) == 5 * 8 + 2 * 5 * 4

@@ -13,7 +13,7 @@ import torch
 from flide_engine.models import FullLayer, LinearLayer, Model, ModelError, load_model
 from flide_engine.models import digest as digests
 from flide_engine.models.config import FULL
-from flide_engine.models.qwen3_5 import FUSED, NAMES
+from flide_engine.models.qwen3_5 import FUSED, NAMES, PADDING, ROW_PADDING
 from safetensors.torch import load_file, save_file
 from saved_models import Saved
 
@@ -88,17 +88,28 @@ def test_digest_is_of_the_values_not_of_the_files(save: Save, tmp_path: Path) ->
 def test_fused_buffers_share_memory(save: Save) -> None:
     model = load(save("causal", "tiny6").directory)
     for layer, kind in zip(model.layers, model.config.layer_types, strict=True):
-        for buffer, (parts, multiple) in FUSED[kind].items():
+        for buffer, parts in FUSED[kind].items():
             whole = getattr(layer, buffer)
             assert whole.is_contiguous()
-            assert whole.shape[0] % multiple == 0
             row = 0
             for part in parts:
+                if part == PADDING:
+                    padding = whole[row:][: -row % ROW_PADDING]
+                    assert not padding.any()
+                    row += padding.shape[0]
+                    continue
                 view = getattr(layer, part)
                 assert view.data_ptr() == whole[row:].data_ptr()
                 assert view.is_contiguous()
                 row += view.shape[0]
-            assert not whole[row:].any()
+            assert row == whole.shape[0]
+        if isinstance(layer, LinearLayer):
+            first = layer.in_first
+            assert first.shape[0] % ROW_PADDING == 0
+            assert first.is_contiguous()
+            assert first.data_ptr() == layer.in_all.data_ptr()
+            assert first.shape[0] + layer.in_z.shape[0] == layer.in_all.shape[0]
+            assert layer.in_z.data_ptr() == layer.in_all[first.shape[0] :].data_ptr()
 
 
 def test_mtp_and_vision_are_ignored(save: Save) -> None:

@@ -1,4 +1,4 @@
-"""A second stream for small work that needs nothing of what the pass does next."""
+"""A second stream for work that needs nothing of what the pass does next."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import torch
 class Aside:
     """`with aside:` enqueues beside the current stream, behind what is on it already; `join()` before its results are read.
 
-    In a captured graph the two become parallel branches. Without a GPU everything runs in line.
+    In a captured graph the two become parallel branches. Without a GPU everything runs in line. The stream has a higher priority than
+    others, in a graph too: few programs that take long belong here, as they get places before the waiting programs of wide work on
+    the current stream. (It is not the other way round since no stream's priority lies below the default stream's.)
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self._main: torch.cuda.Stream | None = None
 
     def __enter__(self) -> None:

@@ -11,7 +11,7 @@ from flide_engine.cuda.capacity import capacities, row_capacity
 from flide_engine.cuda.full import FullMixing, Tiles, key_value_rows, page_blocks
 from flide_engine.cuda.graphs import Graphs
 from flide_engine.cuda.landing import Landing, Landings
-from flide_engine.cuda.linear import mix_linear
+from flide_engine.cuda.linear import input_matrices, mix_linear
 from flide_engine.cuda.metadata import DeviceRound, MetadataBlock, Staged
 from flide_engine.cuda.products import Products, check_products
 from flide_engine.cuda.shape import shape_of
@@ -84,7 +84,7 @@ class CudaForward:
         found: dict[tuple[int, ...], Tensor] = {}
         for layer in self._model.layers:
             if isinstance(layer, LinearLayer):
-                mixing = [layer.in_all, layer.out]
+                mixing = [*input_matrices(layer), layer.out]
             else:
                 mixing = [layer.qkv, layer.o, layer.q, key_value_rows(layer)]
             for w in (*mixing, layer.gate_up, layer.down):

@@ -15,8 +15,21 @@ from flide_engine.kernels.gdn_branch import gdn_branch
 from flide_engine.kernels.gdn_chunks import Chunks
 from flide_engine.kernels.gdn_intra import gdn_intra
 from flide_engine.kernels.gdn_scan import gated_norm, gdn_scan
+from flide_engine.kernels.pause import pause
 from flide_engine.memory import Memory
 from flide_engine.models import LinearLayer, ModelConfig
+
+ASIDE_GATE = True
+"""Whether the output gate z has a product of its own, beside the walk over the trunks, or comes with the layer's first product. The
+bits are the same. A captured pass keeps what stood here when it was captured."""
+PAUSES = 1
+"""Empty kernels between the fork and z's product, so that the walk's few programs have their places before the product fills the
+GPU."""
+
+
+def input_matrices(layer: LinearLayer) -> list[torch.Tensor]:
+    """What mix_linear multiplies the normed rows by."""
+    return [layer.in_first, layer.in_z] if ASIDE_GATE else [layer.in_all]
 
 
 def mix_linear(
@@ -26,11 +39,13 @@ def mix_linear(
     """From the normed rows to the input of the output projection, [T, value_width]; states and conv windows of saves on the way.
 
     taps: layer.conv turned around, [4, C]. index: which linear layer this is. Trunks run first, level by level, since no trunk hangs
-    on a branch; then branches.
+    on a branch; then branches. Both are few programs that take long: they go aside, and wide work that needs nothing of them beside.
     """
     rows, s = workspace.stream.cut(at.shape.rows), at.segments
-    projected = columns(rows.projected, layer.in_all.shape[0])
-    products(rows.normed, layer.in_all, projected)
+    first = layer.in_first.shape[0]
+    matrix = input_matrices(layer)[0]
+    projected = columns(rows.projected, matrix.shape[0])
+    products(rows.normed, matrix, projected)
     saves: dict[str, Any] = {"save_ptr": at.save_ptr, "save_pos": at.save_pos, "save_slot": at.save_slot}
     lengths: dict[str, Any] = {"seg_first_row": s.first_row, "seg_len": s.length}
     slots: dict[str, Any] = {"seg_state_in": at.seg_state_in, "seg_state_out": at.seg_state_out}
@@ -40,16 +55,24 @@ def mix_linear(
     )  # fmt: skip
     inside = gdn_intra(tiles, chunks, workspace.inside(chunks))
     states, scanned = memory.states[index], workspace.scanned[: at.shape.rows]
-    for segments in at.trunks:
-        gdn_scan(tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, **lengths, **slots, **saves)
-    z = projected[:, config.conv_channels : config.conv_channels + config.value_width]
+    with aside:
+        for segments in at.trunks:
+            gdn_scan(tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, **lengths, **slots, **saves)
+    if ASIDE_GATE:
+        z = columns(rows.projected, config.value_width, behind=first)
+        pause(z, PAUSES)
+        products(rows.normed, layer.in_z, z)
+    else:
+        z = projected[:, first:]
+    aside.join()
     mixed = columns(rows.mixed, config.value_width)
     out = mixed.view(scanned.shape)
-    with aside:  # the trunks' rows, while branches run
-        gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.row_segment, kv_dst=at.kv_dst)
-    for segments in at.locals:
-        gdn_branch(
-            tiles, inside, chunks, states, z, layer.gated_norm, out, eps=config.rms_eps, segments=segments, **lengths, **slots
-        )
+    with aside:
+        for segments in at.locals:
+            gdn_branch(
+                tiles, inside, chunks, states, z, layer.gated_norm, out, eps=config.rms_eps, segments=segments, **lengths, **slots,
+            )  # fmt: skip
+    # Of the trunks' rows; branches have theirs from gdn_branch.
+    gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.row_segment, kv_dst=at.kv_dst)
     aside.join()
     return mixed

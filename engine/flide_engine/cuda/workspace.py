@@ -38,7 +38,7 @@ class Rows:
     delta: Tensor  # [N, hidden]: what the last product adds to the residual stream
     mixed: Tensor  # [N, widest mixing output]
     query: Tensor  # [N, heads, head_dim]
-    projected: Tensor  # [N, widest fused projection]
+    projected: Tensor  # [N, widest fused projection]; the parts of a linear layer's lie one behind the other, see columns
     gate_up: Tensor  # [N, 2 * mlp]
     acted: Tensor  # [N, mlp]
 
@@ -161,6 +161,8 @@ def tile_tokens(config: ModelConfig, element_size: int) -> int:
     return attention_config(config.head_dim, element_size).tokens(config.heads // config.kv_heads)
 
 
-def columns(buffer: Tensor, width: int) -> Tensor:
-    """The front of a row buffer as a contiguous [rows, width]."""
-    return buffer.view(-1)[: buffer.shape[0] * width].view(buffer.shape[0], width)
+def columns(buffer: Tensor, width: int, behind: int = 0) -> Tensor:
+    """The front of a row buffer [N, W] as a contiguous [N, width], or what comes behind a front of `behind` columns; the two share
+    nothing, and both fit where behind + width <= W."""
+    rows = buffer.shape[0]
+    return buffer.view(-1)[rows * behind : rows * (behind + width)].view(rows, width)

@@ -38,8 +38,8 @@ def conv_gate(
 ) -> Tiles:
     """Convolve, gate and normalise every row of every segment; write the conv windows of all saves.
 
-    x: [T, >= C + value_heads * value_dim + 2 * value_heads] activation dtype, columns q | k | v | z | b | a, last stride 1,
-    row stride and C multiples of 16; rows outside the segments are never read. conv_weight: [4, C] contiguous, the last tap is
+    x: [T, >= C + 2 * value_heads] activation dtype, columns q | k | v | b | a and whatever follows, last stride 1, row stride
+    and C multiples of 16; rows outside the segments are never read. conv_weight: [4, C] contiguous, the last tap is
     the row itself (checkpoints hold it as [C, 4]). a_log, dt_bias: [value_heads] float32. conv_pool: [slots, 3, C] contiguous, one
     layer's windows of raw rows, oldest first. Metadata as in RoundPlan, int32; saves with save_slot < 0 are skipped. key_dim and
     value_dim are powers of two.
@@ -123,7 +123,7 @@ def _conv_gate(
         h = tl.arange(0, NVP)
         used = (h < NV)[None, :]
         live = (i < rows)[:, None] & used
-        at = base + i[:, None] * x_stride + (CHANNELS + NV * DV) + h[None, :]
+        at = base + i[:, None] * x_stride + CHANNELS + h[None, :]
         b = tl.load(at, mask=live, other=0.0).to(tl.float32)
         a = tl.load(at + NV, mask=live, other=0.0).to(tl.float32)
         a += tl.load(dt_bias + h, mask=h < NV, other=0.0).to(tl.float32)[None, :]

@@ -15,7 +15,9 @@ from torch import Tensor
 from flide_engine.models.config import FULL, LINEAR, ModelConfig
 
 ROW_PADDING = 64
-"""Rows of LinearLayer.in_all are padded with zero rows to a multiple of this: odd widths cost visibly in matrix products."""
+"""Rows of LinearLayer.in_first are padded with zero rows to a multiple of this: odd widths cost visibly in matrix products."""
+PADDING = ""
+"""In FUSED: zero rows up to the next multiple of ROW_PADDING."""
 
 # field -> name in the checkpoint, under "layers.{i}."
 COMMON_NAMES = {
@@ -49,10 +51,10 @@ FULL_NAMES = {
 NAMES = {LINEAR: LINEAR_NAMES, FULL: FULL_NAMES}
 EMBED, NORM, HEAD = "embed_tokens.weight", "norm.weight", "lm_head.weight"
 
-# fused buffer -> its parts in order, and the multiple its rows are padded to
-FUSED: dict[str, dict[str, tuple[tuple[str, ...], int]]] = {
-    LINEAR: {"in_all": (("in_qkv", "in_z", "in_b", "in_a"), ROW_PADDING), "gate_up": (("gate", "up"), 1)},
-    FULL: {"qkv": (("q", "k", "v"), 1), "gate_up": (("gate", "up"), 1)},
+# fused buffer -> its parts in order
+FUSED: dict[str, dict[str, tuple[str, ...]]] = {
+    LINEAR: {"in_all": ("in_qkv", "in_b", "in_a", PADDING, "in_z"), "gate_up": ("gate", "up")},
+    FULL: {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")},
 }
 FLOAT32 = frozenset({"A_log", "dt_bias"})
 """Fields kept in float32 whatever the model's dtype: the decay is an exponential of them."""
@@ -64,11 +66,12 @@ class LinearLayer:
 
     input_norm: Tensor  # [H], zero-centred
     post_norm: Tensor  # [H], zero-centred
-    in_all: Tensor  # [C + V + 2n padded to 64, H]: qkv, z, b, a, then zero rows
+    in_all: Tensor  # [(C + 2n padded to 64) + V, H]: in_first, then in_z
+    in_first: Tensor  # [C + 2n padded to 64, H], view of in_all: qkv, b, a, then zero rows; all that the state's walk needs
     in_qkv: Tensor  # [C, H], view of in_all
-    in_z: Tensor  # [V, H], view of in_all
     in_b: Tensor  # [n, H], view of in_all
     in_a: Tensor  # [n, H], view of in_all
+    in_z: Tensor  # [V, H], view of in_all: the output gate
     conv: Tensor  # [C, 4], tap 3 is the token itself
     A_log: Tensor  # [n] float32
     dt_bias: Tensor  # [n] float32
@@ -165,6 +168,15 @@ def field_shapes(config: ModelConfig, kind: str) -> dict[str, tuple[int, ...]]:
     }
 
 
+def fused_rows(parts: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, slice], int]:
+    """Which rows of a fused buffer each part takes, and how many rows it has."""
+    places, end = {}, 0
+    for part in parts:
+        start, end = end, -(-end // ROW_PADDING) * ROW_PADDING if part == PADDING else end + shapes[part][0]
+        places[part] = slice(start, end)
+    return places, end
+
+
 def allocate(config: ModelConfig, device: torch.device | str, dtype: torch.dtype) -> Weights:
     """Uninitialised tensors of the whole model. On device "meta" it costs nothing and tells names and shapes."""
     by_name: dict[str, Tensor] = {}
@@ -177,18 +189,19 @@ def allocate(config: ModelConfig, device: torch.device | str, dtype: torch.dtype
     for i, kind in enumerate(config.layer_types):
         shapes = field_shapes(config, kind)
         fields: dict[str, Tensor] = {}
-        for buffer, (parts, multiple) in FUSED[kind].items():
-            rows = [shapes[part][0] for part in parts]
-            padded = -(-sum(rows) // multiple) * multiple
-            fields[buffer] = empty(padded, shapes[parts[0]][1])
-            fields[buffer][sum(rows) :].zero_()
-            fields |= dict(zip(parts, fields[buffer][: sum(rows)].split(rows), strict=True))
+        for buffer, parts in FUSED[kind].items():
+            places, end = fused_rows(parts, shapes)
+            whole = fields[buffer] = empty(end, config.hidden)
+            fields |= {part: whole[place] for part, place in places.items() if part != PADDING}
+            if PADDING in places:
+                whole[places[PADDING]].zero_()
         for field, shape in shapes.items():
             if field not in fields:
                 fields[field] = empty(*shape, kind=torch.float32 if field in FLOAT32 else dtype)
             by_name[f"layers.{i}.{NAMES[kind][field]}"] = fields[field]
         if kind == LINEAR:
             fields["conv"] = fields["conv"].squeeze(1)
+            fields["in_first"] = fields["in_all"][: -config.value_width]
         built: Any = LinearLayer if kind == LINEAR else FullLayer
         layers.append(built(**fields))
     norm = by_name[NORM] = empty(config.hidden)

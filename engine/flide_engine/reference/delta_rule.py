@@ -96,13 +96,14 @@ def scan(chunks: Chunks, level: Level, states: Tensor, out: Tensor) -> None:
 def gated_delta_net(
     config: ModelConfig, layer: LinearLayer, projected: Tensor, window: Tensor, states: Tensor, at: Layout
 ) -> Tensor:
-    """The mixing of one layer, from its fused projection [Tp, qkv | z | b | a | padding] to the input of out_proj [Tp, H * dv].
+    """The mixing of one layer, from its fused projection [Tp, qkv | b | a | padding | z] to the input of out_proj [Tp, H * dv].
 
     window: [slots, 3, C] and states: [slots, H, dk, dv] of this layer, read where segments start and written where they save.
     """
     channels, width, heads = config.conv_channels, config.value_width, config.gdn_value_heads
     raw = projected[:, :channels].contiguous()
-    z, b, a = (x.contiguous() for x in projected[:, channels : channels + width + 2 * heads].split([width, heads, heads], -1))
+    b, a = (x.contiguous() for x in projected[:, channels : channels + 2 * heads].split(heads, -1))
+    z = projected[:, layer.in_first.shape[0] :].contiguous()
     window[at.conv_save_slots] = raw[at.conv_save_rows]
     mixed = pointwise(F.silu, convolve(raw, layer.conv, window, at))
     q, k, v = mixed.split([config.key_width, config.key_width, width], -1)
