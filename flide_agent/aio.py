@@ -20,8 +20,8 @@ from flide_agent.wire import (
     Messages,
     Page,
     Questions,
+    Requests,
     Tries,
-    deadline_header,
     decide_body,
     encoded,
     failure,
@@ -50,6 +50,7 @@ class AsyncClient:
     ) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
         self._http = httpx.AsyncClient(base_url=self.url, headers=headers_of(api_key), transport=transport)
+        self._requests = Requests(self._http)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -76,8 +77,7 @@ class AsyncClient:
                 left = tries.remaining()
                 # httpx bounds each read by itself; this bounds them all.
                 async with asyncio.timeout(left):
-                    request = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
-                    response = await request
+                    response = await self._http.send(self._requests.make(method, path, content, left))
                 return read(response, kind)
             except (httpx.RequestError, TimeoutError) as e:
                 error: FlideError = failure(e, self.url)

@@ -31,8 +31,8 @@ from flide_agent.wire import (
     Messages,
     Page,
     Questions,
+    Requests,
     Tries,
-    deadline_header,
     decide_body,
     encoded,
     failure,
@@ -66,6 +66,7 @@ class Client:
     ) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
         self._http = bounded(httpx.Client(base_url=self.url, headers=headers_of(api_key), transport=transport))
+        self._requests = Requests(self._http)
 
     def __enter__(self) -> Client:
         return self
@@ -91,7 +92,7 @@ class Client:
             try:
                 left = tries.remaining()
                 with until(tries.end):
-                    response = self._http.request(method, path, content=content, timeout=left, headers=deadline_header(left))
+                    response = self._http.send(self._requests.make(method, path, content, left))
                 return read(response, kind)
             except httpx.RequestError as e:
                 error: FlideError = failure(e, self.url)

@@ -6,6 +6,7 @@ import random
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -171,6 +172,43 @@ def headers_of(api_key: str | None) -> dict[str, str]:
         check_key(api_key)
     headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": "flide-agent"}
     return headers | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+
+
+class _Cookies(httpx.Cookies):
+    """The standard library takes a whole request apart to find no cookie in a reply that sets none."""
+
+    def extract_cookies(self, response: httpx.Response) -> None:
+        if "set-cookie" in response.headers:
+            super().extract_cookies(response)
+
+
+class Requests:
+    """The requests of one httpx client, byte for byte those of its `build_request`; that reads address and headers anew each time."""
+
+    def __init__(self, http: httpx.Client | httpx.AsyncClient) -> None:
+        self._http = http
+        http._cookies = _Cookies()  # httpx would copy these into an object of its own kind
+        self._known = lru_cache(maxsize=512)(self._address)
+
+    def _address(self, path: str) -> tuple[httpx.URL, httpx.Headers]:
+        """Where requests to this path go, and their headers but for two values."""
+        made = self._http.build_request("POST", path, content=b" ", headers=deadline_header(1))
+        made.headers.pop("cookie", None)
+        return made.url, made.headers
+
+    def make(self, method: str, path: str, content: bytes | None, left: float) -> httpx.Request:
+        """left: seconds until the call has to end, in its header and as its timeout."""
+        if not content or method != "POST" or self._http.cookies:
+            return self._http.build_request(method, path, content=content, timeout=left, headers=deadline_header(left))
+        url, known = self._known(path)
+        headers = httpx.Headers(known)
+        for name, value in deadline_header(left).items():
+            headers[name] = value
+        headers["Content-Length"] = str(len(content))
+        timeout = dict.fromkeys(("connect", "read", "write", "pool"), left)
+        request = httpx.Request(method, url, headers=headers, stream=httpx.ByteStream(content), extensions={"timeout": timeout})
+        request.read()
+        return request
 
 
 PAGE = "/v1/sessions?limit=1000"

@@ -7,7 +7,11 @@ from typing import Any
 
 from langchain_core.decisions import BaseDecisionModel, ClassifierResponse, Question, State
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables.config import (
+    ensure_config,
+    get_async_callback_manager_for_config,
+    get_callback_manager_for_config,
+)
 from langchain_core.utils import from_env, secret_from_env
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
@@ -111,21 +115,27 @@ class FlideDecisionModel(BaseDecisionModel):
         return await self.aask(Inquiry(read_state(state), checked(questions), dict(candidates or {})), config, deadline)
 
     def ask(self, inquiry: Inquiry, config: RunnableConfig | None = None, deadline: float | None = None) -> FlideResponse:
-        """One inquiry, checked already, as a traced run like `invoke`'s."""
+        """One inquiry, checked already, as a traced run like `invoke`'s. Where nobody listens, the run is not made."""
+        traced = self._traced_config(config)
+        if not get_callback_manager_for_config(traced).handlers:
+            return self._connection.ask(inquiry, session_of(traced, self.session, self.namespace), deadline)
 
         def call(asked: Inquiry) -> ClassifierResponse:
             return self._connection.ask(asked, self._session(), deadline)
 
-        reply: Any = self._call_with_config(call, inquiry, self._traced_config(config), run_type="llm")  # type: ignore[arg-type]
+        reply: Any = self._call_with_config(call, inquiry, traced, run_type="llm")  # type: ignore[arg-type]
         return reply  # type: ignore[no-any-return]
 
     async def aask(
         self, inquiry: Inquiry, config: RunnableConfig | None = None, deadline: float | None = None
     ) -> FlideResponse:
         """`ask` for asyncio."""
+        traced = self._traced_config(config)
+        if not get_async_callback_manager_for_config(traced).handlers:
+            return await self._connection.aask(inquiry, session_of(traced, self.session, self.namespace), deadline)
 
         async def call(asked: Inquiry) -> ClassifierResponse:
             return await self._connection.aask(asked, self._session(), deadline)
 
-        reply: Any = await self._acall_with_config(call, inquiry, self._traced_config(config), run_type="llm")  # type: ignore[arg-type]
+        reply: Any = await self._acall_with_config(call, inquiry, traced, run_type="llm")  # type: ignore[arg-type]
         return reply  # type: ignore[no-any-return]

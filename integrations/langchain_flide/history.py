@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
@@ -71,17 +72,23 @@ def wire_message(message: BaseMessage, ordinals: dict[str, str] | None = None) -
     """One message. ordinals: call id -> its number in the message that made it; filled by assistant messages, read by results."""
     ordinals = {} if ordinals is None else ordinals
     kind = message.type
-    wire: Wire = {"role": getattr(message, "role", None) or _ROLES.get(kind, kind), "content": text_of(message.content)}
+    role = getattr(message, "role", None) if _has_role(type(message)) or message.model_extra else None
+    wire: Wire = {"role": role or _ROLES.get(kind, kind), "content": text_of(message.content)}
     if message.name:
         wire["name"] = message.name
-    if isinstance(message, AIMessage):
-        if message.tool_calls or message.invalid_tool_calls:
-            wire["tool_calls"] = _calls(message, ordinals)
-    elif isinstance(message, ToolMessage):
+    if isinstance(message, ToolMessage):  # first: pydantic is slow to say that something is none of its classes
         wire["tool_call_id"] = ordinals.get(message.tool_call_id, "orphan")
         if message.status == "error":
             wire["content"] = f"{FAILED}\n{wire['content']}" if wire["content"] else FAILED
+    elif isinstance(message, AIMessage) and (calls := _all_calls(message)):
+        wire["tool_calls"] = _numbered(calls, ordinals)
     return wire
+
+
+@lru_cache(maxsize=64)
+def _has_role(kind: type[BaseMessage]) -> bool:
+    """Whether messages of this class have a role, as ChatMessage has: most have none, and pydantic is slow to say so of each."""
+    return "role" in kind.model_fields or hasattr(kind, "role")
 
 
 def call_message(call: ToolCall | Mapping[str, Any]) -> Wire:
@@ -89,9 +96,19 @@ def call_message(call: ToolCall | Mapping[str, Any]) -> Wire:
     return {"role": "assistant", "content": "", "tool_calls": [_call("1", call["name"], arguments(call["args"]))]}
 
 
-# json.dumps would make an encoder anew for each of a history's calls.
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
-_SORTED = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str, sort_keys=True).encode
+def _encoder(item: str, key: str, *, sort_keys: bool = False) -> Callable[[Any], str]:
+    """`json.dumps` with these separators; that makes an encoder anew each time, which takes longer than to write a call's arguments.
+
+    This keeps no list of what it is inside of: a value without an end raises RecursionError.
+    """
+    accelerated = getattr(json.encoder, "c_make_encoder", None)
+    if accelerated is None:  # not every interpreter has one
+        return json.JSONEncoder(ensure_ascii=False, separators=(item, key), default=str, sort_keys=sort_keys).encode
+    chunks = accelerated(None, str, json.encoder.encode_basestring, None, key, item, sort_keys, False, True)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_COMPACT, _SORTED, _SPACED = _encoder(",", ":"), _encoder(",", ":", sort_keys=True), _encoder(", ", ": ")
 
 
 def arguments(args: object) -> str:
@@ -118,7 +135,7 @@ def digest_of(messages: Iterable[BaseMessage]) -> str:
     """Names the contents of a history, ids of messages aside: 32 hex digits. It does not change on the way through a checkpointer."""
     said = [_contents(message) for message in messages]
     try:
-        text = json.dumps(said, ensure_ascii=False, default=str)
+        text = _SPACED(said)
     except (TypeError, ValueError, RecursionError):
         text = "\n".join(map(arguments, said))
     # Checkpointers replace lone surrogates in the same way.
@@ -127,21 +144,25 @@ def digest_of(messages: Iterable[BaseMessage]) -> str:
 
 def _contents(message: BaseMessage) -> list[Any]:
     said: list[Any] = [message.type, message.name, message.content]
-    if isinstance(message, AIMessage):
-        said += [[call["name"], call["id"], call["args"]] for call in (*message.tool_calls, *message.invalid_tool_calls)]
-    elif isinstance(message, ToolMessage):
-        said += [message.tool_call_id, message.status]
+    if isinstance(message, ToolMessage):
+        said += (message.tool_call_id, message.status)
+    elif isinstance(message, AIMessage):
+        said += [[call["name"], call["id"], call["args"]] for call in _all_calls(message)]
     return said
 
 
-def _calls(message: AIMessage, ordinals: dict[str, str]) -> list[Wire]:
-    calls: list[Wire] = []
-    for call in (*message.tool_calls, *message.invalid_tool_calls):
-        ordinal = str(len(calls) + 1)
+def _all_calls(message: AIMessage) -> Sequence[Mapping[str, Any]]:
+    return (*message.tool_calls, *message.invalid_tool_calls) if message.invalid_tool_calls else message.tool_calls
+
+
+def _numbered(calls: Sequence[Mapping[str, Any]], ordinals: dict[str, str]) -> list[Wire]:
+    wires: list[Wire] = []
+    for i, call in enumerate(calls, 1):
+        ordinal = str(i)
         if call["id"]:
             ordinals[call["id"]] = ordinal
-        calls.append(_call(ordinal, call["name"] or "unnamed", arguments(call["args"] or {})))
-    return calls
+        wires.append(_call(ordinal, call["name"] or "unnamed", arguments(call["args"] or {})))
+    return wires
 
 
 def _call(ordinal: str, name: str, args: str) -> Wire:

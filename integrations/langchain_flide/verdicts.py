@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.decisions import Answer, Choice, ChoiceAnswer, NoulAnswer, Question, ScoreAnswer
@@ -39,7 +39,13 @@ class Verdict:
 
     def as_state(self) -> dict[str, Any]:
         """JSON-able, for checkpointers."""
-        return asdict(self)
+        return {
+            "action": self.action,
+            "status": self.status,
+            "reason": self.reason,
+            "p": dict(self.p),
+            "before": dict(self.before),
+        }
 
     @classmethod
     def from_state(cls, data: Any) -> Verdict | None:
