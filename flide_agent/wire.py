@@ -183,7 +183,7 @@ class _Cookies(httpx.Cookies):
 
 
 class Requests:
-    """The requests of one httpx client, byte for byte those of its `build_request`; that reads address and headers anew each time."""
+    """The requests of one httpx client, byte for byte those of its `build_request`, which reads address and headers anew."""
 
     def __init__(self, http: httpx.Client | httpx.AsyncClient) -> None:
         self._http = http

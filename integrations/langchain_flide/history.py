@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolCall, ToolMessage
 
 Wire = dict[str, Any]
@@ -87,7 +88,7 @@ def wire_message(message: BaseMessage, ordinals: dict[str, str] | None = None) -
 
 @lru_cache(maxsize=64)
 def _has_role(kind: type[BaseMessage]) -> bool:
-    """Whether messages of this class have a role, as ChatMessage has: most have none, and pydantic is slow to say so of each."""
+    """Whether messages of this class have a role, as ChatMessage has: most have none, and pydantic is slow to say so."""
     return "role" in kind.model_fields or hasattr(kind, "role")
 
 
@@ -96,19 +97,19 @@ def call_message(call: ToolCall | Mapping[str, Any]) -> Wire:
     return {"role": "assistant", "content": "", "tool_calls": [_call("1", call["name"], arguments(call["args"]))]}
 
 
-def _encoder(item: str, key: str, *, sort_keys: bool = False) -> Callable[[Any], str]:
-    """`json.dumps` with these separators; that makes an encoder anew each time, which takes longer than to write a call's arguments.
+def _encoder(*, sort_keys: bool = False) -> Callable[[Any], str]:
+    """Compact `json.dumps`; that makes an encoder anew each time, which takes longer than to write a call's arguments.
 
     This keeps no list of what it is inside of: a value without an end raises RecursionError.
     """
     accelerated = getattr(json.encoder, "c_make_encoder", None)
     if accelerated is None:  # not every interpreter has one
-        return json.JSONEncoder(ensure_ascii=False, separators=(item, key), default=str, sort_keys=sort_keys).encode
-    chunks = accelerated(None, str, json.encoder.encode_basestring, None, key, item, sort_keys, False, True)
+        return json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str, sort_keys=sort_keys).encode
+    chunks = accelerated(None, str, json.encoder.encode_basestring, None, ":", ",", sort_keys, False, True)
     return lambda value: "".join(chunks(value, 0))
 
 
-_COMPACT, _SORTED, _SPACED = _encoder(",", ":"), _encoder(",", ":", sort_keys=True), _encoder(", ", ": ")
+_COMPACT, _SORTED = _encoder(), _encoder(sort_keys=True)
 
 
 def arguments(args: object) -> str:
@@ -135,20 +136,22 @@ def digest_of(messages: Iterable[BaseMessage]) -> str:
     """Names the contents of a history, ids of messages aside: 32 hex digits. It does not change on the way through a checkpointer."""
     said = [_contents(message) for message in messages]
     try:
-        text = _SPACED(said)
-    except (TypeError, ValueError, RecursionError):
-        text = "\n".join(map(arguments, said))
-    # Checkpointers replace lone surrogates in the same way.
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+        try:
+            data = msgspec.json.encode(said)
+        except UnicodeEncodeError:  # a lone surrogate: checkpointers replace it in the same way
+            data = msgspec.json.encode(json.loads(_COMPACT(said).encode("utf-8", "replace")))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        data = "\n".join(map(arguments, said)).encode("utf-8", "replace")
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _contents(message: BaseMessage) -> list[Any]:
-    said: list[Any] = [message.type, message.name, message.content]
+def _contents(message: BaseMessage) -> tuple[Any, ...]:
     if isinstance(message, ToolMessage):
-        said += (message.tool_call_id, message.status)
-    elif isinstance(message, AIMessage):
-        said += [[call["name"], call["id"], call["args"]] for call in _all_calls(message)]
-    return said
+        return message.type, message.name, message.content, message.tool_call_id, message.status
+    if isinstance(message, AIMessage):
+        calls = [(call["name"], call["id"], call["args"]) for call in _all_calls(message)]
+        return message.type, message.name, message.content, calls
+    return message.type, message.name, message.content
 
 
 def _all_calls(message: AIMessage) -> Sequence[Mapping[str, Any]]:
