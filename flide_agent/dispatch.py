@@ -35,6 +35,9 @@ log = logging.getLogger("flide_agent.dispatch")
 
 MOST_MAKING = 0.05
 """What counts at most of a round's making, in seconds: a compilation or a capture says nothing of the next one."""
+QUIET = 0.05
+"""Seconds without a request after which the engine may work for itself (`Engine.idle`): as long as one piece of that takes, so that who
+comes in the middle of one has left the engine alone for longer than it now waits."""
 ROUND_SECONDS = 0.05
 """A round may grow beyond max_round_tokens while it stays this short: fuller rounds cost less a row, longer ones delay all in them."""
 SPARE = 128
@@ -43,7 +46,7 @@ T = TypeVar("T")
 
 
 class Runs(Protocol):
-    """What the dispatcher needs of an engine; also prepare, submit and collect where `info.asynchronous`."""
+    """What the dispatcher needs of an engine; also prepare, submit, collect and idle where `info.asynchronous`."""
 
     @property
     def info(self) -> EngineInfo: ...
@@ -191,11 +194,10 @@ class Dispatcher:
         while True:
             with self._wake:
                 self._line.running = sum(i.rows for i in flight.items) if flight is not None else 0
-                while not len(self._line) and not self._closing and flight is None:
-                    self._wake.wait()
-                if not len(self._line) and flight is None:
+            if flight is None:
+                if not self._wait():
                     return
-            if flight is not None:
+            else:
                 flight.wait_for_turn(max(LEAD, 1.5 * self._making), self._full)
             items = self._take()
             if not self._overlaps:
@@ -210,6 +212,27 @@ class Dispatcher:
             elif behind is not None and flight is not None:
                 behind.began = time.perf_counter()
             flight = behind
+
+    def _wait(self) -> bool:
+        """Until something waits; in quiet moments the engine works for itself, a piece at a time. False: nothing will come any more."""
+        works = self._overlaps
+        while True:
+            with self._wake:
+                quiet = False
+                while not len(self._line) and not self._closing and not quiet:
+                    quiet = not self._wake.wait(QUIET if works else None) and not self._line.expected
+                if len(self._line) or self._closing:
+                    return bool(len(self._line))
+            works = self._work_ahead()
+
+    def _work_ahead(self) -> bool:
+        """Whether the engine found something to do for itself."""
+        engine: Any = self.engine
+        try:
+            return bool(engine.idle())
+        except Exception:
+            log.warning("the engine failed at work for itself; rounds go on", exc_info=True)
+            return False
 
     def _take(self) -> list[Item]:
         """The next round, out of the line; those whose turn came and who do not want it any more leave."""

@@ -97,7 +97,7 @@ def test_tile_table_has_room_for_every_span() -> None:
         shape = shape_of(plan, SPLIT)
         need, spans = tile_capacity(plan.seg_len, plan.seg_start, plan.seg_kind, plan.seg_hist, 16, SPLIT)
         assert shape.tiles(16) >= need
-        assert shape.spans == spans
+        assert spans <= shape.spans < 2 * spans
 
 
 def test_plans_of_one_shape_share_layout_and_differ_in_content() -> None:

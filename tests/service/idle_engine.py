@@ -79,6 +79,9 @@ class IdleForward:
     def drop(self, staged: Staged) -> None:
         pass
 
+    def idle(self) -> bool:
+        return False
+
     def launch(self, staged: Staged) -> Landing:
         self._free = max(self._free, time.perf_counter()) + self._base + self._each * staged.plan.rows
         return Landing(self._free, len(staged.plan.label_ids))

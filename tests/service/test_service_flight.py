@@ -13,7 +13,7 @@ from flide_engine.memory import PoolFull
 from flide_engine.segments import Round
 from test_service_dispatch import FakeEngine, request
 
-from flide_agent.dispatch import Dispatcher
+from flide_agent.dispatch import QUIET, Dispatcher
 from flide_agent.errors import InternalError
 from flide_agent.flight import LEAD, Flight
 
@@ -27,6 +27,7 @@ class Device(FakeEngine):
         super().__init__(check)
         self.seconds, self.log = seconds, []
         self.refuse: list[Exception] = []
+        self.works: list[Callable[[], bool]] = []  # what idle does next
         self._free = threading.Semaphore(1)
 
     def name(self, round: Round) -> int:
@@ -56,6 +57,10 @@ class Device(FakeEngine):
         threading.Thread(target=work, daemon=True).start()
         self.last = ready
         return SimpleNamespace(done=ready.is_set, ready=ready, out=out, name=self.name(round))
+
+    def idle(self) -> bool:
+        self.log.append(("idle", time.perf_counter()))
+        return bool(self.works) and self.works.pop(0)()
 
     def collect(self, ticket: Any) -> Any:
         assert ticket.ready.wait(10)
@@ -209,3 +214,77 @@ def test_the_turn_comes_near_the_expected_end_or_when_it_ended(expected: float, 
     flight = Flight([], SimpleNamespace(done=lambda: time.perf_counter() - began > ends), expected, began)
     flight.wait_for_turn()
     assert least <= time.perf_counter() - began < most
+
+
+def idles(engine: Device) -> int:
+    return sum(what == "idle" for what, _ in engine.log)
+
+
+def test_a_quiet_engine_works_for_itself_until_nothing_is_left_and_again_after_a_round() -> None:
+    engine = Device()
+    engine.works = [lambda: True] * 3
+    d = dispatcher(engine)
+    time.sleep(8 * QUIET)
+    assert idles(engine) == 4, "three pieces, then told that nothing is left"
+    assert answer(d.enqueue(request(1))) == 1
+    time.sleep(3 * QUIET)
+    assert idles(engine) == 5
+    assert d.close(5)
+
+
+def test_no_piece_is_begun_while_a_request_waits_or_soon_after_one() -> None:
+    engine = Device(0.002)
+    engine.works = [lambda: bool(time.sleep(0.03)) or True] * 100
+    d = dispatcher(engine)
+    for n in range(1, 60):
+        assert answer(d.enqueue(request(n))) == n
+    assert idles(engine) == 0
+    spans = []
+    for n in range(10):
+        time.sleep(QUIET * (1 + n / 10))  # at any moment of a piece
+        began = time.perf_counter()
+        answer(d.enqueue(request(1)))
+        spans.append((began, time.perf_counter()))
+    begun = [at for what, at in engine.log if what == "idle"]
+    assert begun
+    assert not [at for at in begun for first, last in spans if first < at < last + QUIET / 2]
+    assert d.close(5)
+
+
+def test_no_piece_is_begun_while_a_request_is_being_read() -> None:
+    engine = Device()
+    d = dispatcher(engine)
+    time.sleep(2 * QUIET)
+    answer(d.enqueue(request(1)))
+    before, admission = idles(engine), d.admit()
+    time.sleep(4 * QUIET)
+    assert idles(engine) == before
+    admission.leave()
+    time.sleep(3 * QUIET)
+    assert idles(engine) == before + 1
+    assert d.close(5)
+
+
+def test_a_piece_that_fails_leaves_the_engine_answering() -> None:
+    def fails() -> bool:
+        raise RuntimeError("out of memory")
+
+    engine = Device()
+    engine.works = [fails, lambda: True]
+    d = dispatcher(engine)
+    time.sleep(4 * QUIET)
+    assert idles(engine) == 1
+    assert answer(d.enqueue(request(7))) == 7
+    time.sleep(4 * QUIET)
+    assert idles(engine) == 3
+    assert d.close(5)
+
+
+def test_an_engine_that_works_in_its_callers_thread_is_left_alone() -> None:
+    engine = Device()
+    engine.info = SimpleNamespace(vocab_size=1000, max_context=4096, asynchronous=False)
+    d = dispatcher(engine)
+    assert answer(d.enqueue(request(7))) == 7
+    time.sleep(3 * QUIET)
+    assert idles(engine) == 0
+    assert d.close(5)

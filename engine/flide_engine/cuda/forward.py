@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from flide_engine.cuda.aside import Aside
 from flide_engine.cuda.capacity import capacities, row_capacity
 from flide_engine.cuda.full import FullMixing, Tiles, key_value_rows, page_blocks
-from flide_engine.cuda.graphs import Graphs
+from flide_engine.cuda.graphs import CudaRecorder, Graphs
 from flide_engine.cuda.landing import Landing, Landings
 from flide_engine.cuda.linear import input_matrices, mix_linear
 from flide_engine.cuda.metadata import DeviceRound, MetadataBlock, Staged
 from flide_engine.cuda.products import Products, check_products
-from flide_engine.cuda.shape import shape_of
+from flide_engine.cuda.shape import PassShape, shape_of
 from flide_engine.cuda.workspace import Workspace
 from flide_engine.kernels.gdn_chunks import Chunks, fill_chunks
 from flide_engine.kernels.language import triton
@@ -25,7 +27,8 @@ from flide_engine.kernels.rope_page import rope_table
 from flide_engine.kernels.tiles import FIRST_SPLIT, build_readout_tiles, build_tiles
 from flide_engine.memory import Memory
 from flide_engine.models import LinearLayer, Model
-from flide_engine.plan import RoundPlan
+from flide_engine.plan import RoundPlan, plan_round
+from flide_engine.segments import Round
 from flide_engine.selftest import SelfTest
 from flide_engine.vocabulary import log_sum_exp, normed_rows, place_matters
 
@@ -34,6 +37,8 @@ Tensor = torch.Tensor
 NUMERICS_VERSION = 2
 """Changes whenever the arithmetic of any kernel does."""
 READOUTS_AT_START = 256
+NOTHING = plan_round(Round(()), lambda pages, slots: (np.zeros(pages, np.int32), np.zeros(slots, np.int32))).plan
+"""A plan of no rows: in any shape all of it is padding, so a pass over it writes no page, no slot and no logit."""
 
 
 class CudaForward:
@@ -65,7 +70,9 @@ class CudaForward:
         self._taps = [layer.conv.t().contiguous() for layer in model.layers if isinstance(layer, LinearLayer)]
         self._aside = Aside(memory.device)
         self._alone: bool | None = None  # known when the vocabulary is first summed
-        self.graphs = Graphs(memory.device) if graphs and memory.device.type == "cuda" else None
+        self.graphs: Graphs | None = None
+        if graphs and memory.device.type == "cuda":
+            self.graphs = Graphs(CudaRecorder(memory.device), row_capacity(max_stream))
 
     def self_test(self) -> SelfTest:
         """Every product shape over every row capacity of this engine."""
@@ -93,7 +100,8 @@ class CudaForward:
 
     def stage(self, plan: RoundPlan) -> Staged:
         """Everything of a launch that the GPU is not needed for. Give it to launch, or to drop."""
-        return self._block.stage(plan, shape_of(plan, self._first_split))
+        wanted = shape_of(plan, self._first_split)
+        return self._block.stage(plan, wanted if self.graphs is None else self.graphs.choose(wanted), wanted)
 
     def drop(self, staged: Staged) -> None:
         """It will not be launched."""
@@ -102,32 +110,62 @@ class CudaForward:
     @torch.inference_mode()
     def launch(self, staged: Staged) -> Landing:
         """Enqueue the pass; its logits arrive in pinned memory. Does not wait for the GPU."""
-        plan, shape = staged.plan, staged.shape
-        if not plan.rows:
+        if not staged.plan.rows:
             self.drop(staged)
-            return self._landings.empty(len(plan.label_ids))
+            return self._landings.empty(len(staged.plan.label_ids))
+        return self._launch(staged)
+
+    def _launch(self, staged: Staged) -> Landing:
+        plan, shape = staged.plan, staged.shape
         moved = self._block.reserve(staged)
         moved |= self._landings.reserve(len(plan.label_ids))
         if self._workspace.reserve(shape) or moved:
             self._clear()
         landing = self._landings.take(len(plan.label_ids))
         self._block.post(staged, landing.at)
-
-        def enqueue() -> None:
-            self._block.fetch(shape, self._aside)
-            self.enqueue(self._block.views(shape), self._landings.buffer)
-
+        enqueue = self._pass_of(shape)
         try:
             if self.graphs is None:
                 enqueue()
             else:
-                self.graphs.run(shape, enqueue)
+                self.graphs.run(shape, enqueue, staged.wanted)
             done = landing.launched(self._sums(plan) if len(plan.mass) else None)
         except BaseException:
             self._block.failed()  # waits: the pass may still read its pinned block, which nothing holds after this
             raise
         self._block.sent(staged, done)
         return landing
+
+    def _pass_of(self, shape: PassShape) -> Callable[[], None]:
+        """Enqueues a pass of this shape over the plan that is posted when it runs."""
+
+        def enqueue() -> None:
+            self._block.fetch(shape, self._aside)
+            self.enqueue(self._block.views(shape), self._landings.buffer)
+
+        return enqueue
+
+    @torch.inference_mode()
+    def idle(self) -> bool:
+        """Make one graph that passes wanted or may want soon; where its kernels are not compiled yet, compile them and make it the next
+        time. Takes no memory of the device beyond the graph's own. False when nothing is left to do.
+        """
+        if self.graphs is None:
+            return False
+        shape = self.graphs.next_wanted() or self.graphs.next_guess(self._fits)
+        if shape is None:
+            return False
+        if not self._fits(shape):  # a buffer would move, and all other graphs go
+            return True
+        self._workspace.reserve(shape)
+        if self.graphs.compiled(shape):
+            self.graphs.capture(shape, self._pass_of(shape))
+        else:
+            self._launch(self._block.stage(NOTHING, shape, shape))
+        return True
+
+    def _fits(self, shape: PassShape) -> bool:
+        return self._block.holds(shape) and self._workspace.holds(shape)
 
     def _sums(self, plan: RoundPlan) -> Tensor:
         """[W] float32: the log of the sum over the vocabulary of the readouts in plan.mass, from what the pass left behind.

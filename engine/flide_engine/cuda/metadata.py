@@ -32,6 +32,7 @@ PADDING = {
     "conv_prev": -1, "save_slot": -1, "trunks": -1, "locals": -1,
 }  # fmt: skip
 """What stands behind the entries in use, where it is not 0: no segment, no page, no slot."""
+NO_SEGMENTS: Int32 = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def block_size(plan: RoundPlan, layout: Layout) -> int:
 
 
 def fill(host: Int32, plan: RoundPlan, layout: Layout) -> None:
-    """Write a plan to a host block of at least block_size entries, padding included."""
+    """Write a plan to a host block of at least block_size entries, padding included. The layout's shape covers the plan's."""
     labels = _aligned(len(plan.label_ids))
     arrays: dict[str, Int32] = {
         "counts": np.array([len(plan.readout_row), 0], np.int32),
@@ -128,7 +129,9 @@ def fill(host: Int32, plan: RoundPlan, layout: Layout) -> None:
     for kind, name in ((Kind.TRUNK, "trunks"), (Kind.LOCAL, "locals")):
         arrays |= {f"{name} {i}": s for i, s in enumerate(by_level(plan, kind))}
     for name, (at, size, dims, padding) in layout.places.items():
-        a = arrays[name] if name in arrays else getattr(plan, name)
+        a = arrays.get(name)
+        if a is None:
+            a = NO_SEGMENTS if " " in name else getattr(plan, name)  # a level of the shape that this plan does not have
         if len(dims) == 1 or a.shape[1:] == dims[1:]:
             used = at + a.size
             host[at:used] = a if a.ndim == 1 else a.ravel()
@@ -171,10 +174,12 @@ def device_round(shape: PassShape, layout: Layout, block: Tensor) -> DeviceRound
 
 @dataclass(eq=False)
 class Staged:
-    """A plan in a pinned block, ready to be fetched. size: entries in use, aligned."""
+    """A plan in a pinned block, ready to be fetched. shape: that it is laid out for, which covers the plan's own, `wanted`. size: entries
+    in use, aligned."""
 
     plan: RoundPlan
     shape: PassShape
+    wanted: PassShape
     pinned: Tensor
     size: int
 
@@ -193,16 +198,21 @@ class MetadataBlock:
         self._turn = torch.zeros(1, dtype=torch.int32, device=device)
         self._posted = 0
 
-    def stage(self, plan: RoundPlan, shape: PassShape) -> Staged:
-        """Write a plan where it can be fetched from. Give it to post or to drop."""
+    def stage(self, plan: RoundPlan, shape: PassShape, wanted: PassShape | None = None) -> Staged:
+        """Write a plan where it can be fetched from, laid out for a shape that covers its own. wanted: its own where that is another.
+        Give it to post or to drop."""
         layout = layout_of(shape)
-        staged = Staged(plan, shape, self._pinned(size := _aligned(block_size(plan, layout))), size)
+        staged = Staged(plan, shape, wanted or shape, self._pinned(size := _aligned(block_size(plan, layout))), size)
         fill(staged.pinned.numpy(), plan, layout)
         return staged
 
     def drop(self, staged: Staged) -> None:
         """It will not be posted."""
         self._free.appendleft((staged.pinned, None))
+
+    def holds(self, shape: PassShape) -> bool:
+        """Whether the arrays of a shape, and a plan of no rows, lie within the block as it is."""
+        return layout_of(shape).tail + ALIGNMENT <= self._block.numel()
 
     def reserve(self, staged: Staged) -> bool:
         """Make room. True when the block moved: views and graphs of the old one are void."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 import numpy as np
 
-from flide_engine.cuda.capacity import SMALLEST, row_capacity
+from flide_engine.cuda.capacity import SMALLEST, capacities, row_capacity
 from flide_engine.kernels.gdn_chunks import chunk_capacity
 from flide_engine.kernels.tiles import MOST_SPANS
 from flide_engine.plan import Int32, RoundPlan
@@ -14,6 +16,11 @@ from flide_engine.segments import GRID, Kind
 
 FEWEST_SEGMENTS = 4
 FEWEST_LABELS = 16
+CHEAP_ROWS = 256
+"""Up to about so many rows a bf16 product takes as long as reading its weights (990 TFLOP/s against 4.8 TB/s on an H200)."""
+MOST_PADDING = 1_024
+"""Rows that a borrowed shape may add: about 20 ms of 4B, less than a capture takes. Also the widest step of row capacities."""
+RUNGS_AHEAD = 3
 
 
 def power_of_two(n: int, least: int = 1) -> int:
@@ -33,7 +40,7 @@ class PassShape:
     """Capacities of everything that a launch or an address depends on; all else follows from them or stands in the metadata.
 
     trunks: segments of a level of trunks. trunk_levels, local_levels: levels that have any. depth: local ancestors listed per
-    segment. spans: key spans of the longest history. most_labels: labels of one readout.
+    segment. spans: key spans of the longest history, or more. most_labels: labels of one readout.
     """
 
     rows: int
@@ -46,12 +53,21 @@ class PassShape:
     spans: int
     most_labels: int
 
+    def covers(self, other: PassShape) -> bool:
+        """Whether a pass launched with these sizes runs any plan of `other`: no size is smaller.
+
+        What a plan leaves over is padding that kernels pass by: rows of no segment, segments of no rows, lists of -1 (also for whole
+        levels), ancestors of no rows, tiles of no segment, readouts behind the count. A size is where a launch ends or how far
+        apart things lie, never how a row is computed, so the bits are those of the plan's own shape.
+        """
+        return all(map(int.__ge__, _sizes(self), _sizes(other)))
+
     def kernels(self) -> tuple[object, ...]:
-        """What decides which compiled kernels a pass needs, with something to spare: sizes are compiled for where they are 1 or
-        multiples of 16."""
-        sizes = (self.rows, self.readouts, self.segments, self.trunks, self.saves, self.chunks)
-        kinds = tuple(0 if n == 0 else 1 if n == 1 else 16 if n % 16 == 0 else 2 for n in sizes)
-        return (*kinds, self.readouts > 16, self.trunk_levels, self.local_levels, self.depth, self.spans, self.most_labels)
+        """What decides which compiled kernels a pass needs. Triton compiles for a size that is 1, a multiple of 16, or neither, unless told
+        not to; torch selects up to 16 rows by another kernel; the rest is whether a kernel runs at all. Products were all loaded by the
+        self-test."""
+        kinds = tuple(1 if n == 1 else 16 if n % 16 == 0 else 2 for n in (self.rows, self.segments, self.chunks))
+        return (*kinds, self.readouts > 16, self.spans > 1, *map(bool, (self.readouts, self.trunk_levels, self.local_levels)))
 
     @property
     def chunks(self) -> int:
@@ -68,6 +84,53 @@ class PassShape:
         return (-(-self.rows // tokens_a_tile) + self.segments) * self.spans
 
 
+_sizes = attrgetter(*(f.name for f in fields(PassShape)))
+
+
+def most_rows(rows: int, limit: int) -> int:
+    """Rows up to which a pass that needs a capacity of `rows` may be launched with more: half as many again, at least CHEAP_ROWS and at
+    most MOST_PADDING more, so that the padding costs less than the capture it saves; never beyond `limit`, the capacity of the longest
+    pass."""
+    return max(rows, min(max(CHEAP_ROWS, rows + rows // 2), rows + MOST_PADDING, limit))
+
+
+def lender(wanted: PassShape, held: Collection[PassShape], limit: int) -> PassShape | None:
+    """Of the shapes held the one to run `wanted` with, the wanted one itself before all: it covers it with the fewest rows, then with the
+    fewest launches and the smallest tables. None when there is none within most_rows."""
+    if wanted in held:
+        return wanted
+    most = most_rows(wanted.rows, limit)
+    fit = [s for s in held if wanted.rows <= s.rows <= most and s.covers(wanted)]
+    return min(fit, key=lambda s: (s.rows, s.trunk_levels + s.local_levels, s.spans, _sizes(s)), default=None)
+
+
+def missing_ahead(
+    shape: PassShape, held: Collection[PassShape], limit: int, usable: Callable[[PassShape], bool]
+) -> PassShape | None:
+    """What to hold next so that passes like `shape`, but for their rows, find something to borrow: first with more rows, as many as
+    RUNGS_AHEAD graphs are lent to in turn, then with fewer, then as many with twice the spans of history. None when nothing usable is
+    missing."""
+    sizes = capacities(limit)
+
+    def rung(rows: int, spans: int) -> tuple[PassShape | None, bool]:
+        """(what is lent to so many rows, else the largest usable shape that could be; whether it is held)."""
+        wanted = replace(shape, rows=rows, spans=spans)
+        if (lent := lender(wanted, held, limit)) is not None:
+            return lent, True
+        most = most_rows(rows, limit)
+        return next(filter(usable, (replace(wanted, rows=c) for c in reversed(sizes) if rows <= c <= most)), None), False
+
+    for above, upto, rungs in ((shape.rows, limit, RUNGS_AHEAD), (0, shape.rows, len(sizes))):
+        for rows in sizes:
+            if above < rows <= upto and rungs:
+                found, there = rung(rows, shape.spans)
+                if found is not None and not there:
+                    return found
+                above, rungs = (rows, rungs) if found is None else (found.rows, rungs - 1)
+    found, there = rung(shape.rows, 2 * shape.spans)
+    return None if there else found
+
+
 def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
     """The shape that serves a plan."""
     keys = np.where(plan.seg_kind == 0, plan.seg_start + plan.seg_len, plan.seg_hist)  # trunk tokens that a last row sees
@@ -82,7 +145,7 @@ def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
         trunk_levels=len(trunks),
         local_levels=len(locals_),
         depth=power_of_two(plan.seg_locals.shape[1]),
-        spans=_spans(int(keys.max(initial=0)), first_split),
+        spans=power_of_two(_spans(int(keys.max(initial=0)), first_split)),
         most_labels=power_of_four(int(np.diff(plan.label_ptr).max(initial=0)), FEWEST_LABELS),
     )
 

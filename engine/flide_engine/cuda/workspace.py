@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,6 +82,14 @@ class Workspace:
         self.partials(shape.spans, shape.rows)
         self._reserved.add(shape)  # last: what ran out of memory half-way is tried again
         return grown or any(self._scratch[name] is not t for name, t in before.items())
+
+    def holds(self, shape: PassShape) -> bool:
+        """Whether `reserve` would move nothing: tried on a copy that stands on no device."""
+        if shape in self._reserved:
+            return True
+        trial = copy.copy(self)
+        trial._like, trial._scratch, trial._reserved = self._like.to("meta"), self._scratch.copy(), set()
+        return not trial.reserve(shape)
 
     def _zeros(self, *shape: int) -> Tensor:
         return self._like.new_zeros(shape)

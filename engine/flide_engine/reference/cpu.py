@@ -67,6 +67,9 @@ class CpuForward:
     def drop(self, staged: RoundPlan) -> None:
         pass
 
+    def idle(self) -> bool:
+        return False
+
     def launch(self, plan: RoundPlan) -> Done:
         if len(plan.mass) and self._alone is None:  # looked at when first needed: a vocabulary's product takes its time
             self._alone = place_matters(self._model.head)
