@@ -50,7 +50,7 @@ part() { # part NAME MOST_SECONDS ARGUMENTS...
   part crowd-0.8b 120 server --model dummy:0.8b $workloads --only $five,di --clients 64 --memory 48GiB $fronts
   part engine-9b 90 engine --model dummy:9b $workloads --only $five --histories ""
   part http-9b 90 server --model dummy:9b $workloads --only $five,di --clients 1 --memory 32GiB
-  part crowd-9b 200 server --model dummy:9b $workloads --only $five,di --clients 64 --per-client 2 --memory 32GiB $fronts
+  part crowd-9b 200 server --model dummy:9b $workloads --only race_one,race_all,di,multirc,quality_one,quality_all --clients 64 --per-client 2 --memory 32GiB $fronts
   part ablation-4b 120 engine --model dummy:4b $workloads --only race_all,quality_all --ablation --repeats 3 --histories ""
   part start-0.8b 200 start --model dummy:0.8b
 }
