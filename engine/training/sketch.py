@@ -49,8 +49,8 @@ class Sketch:
         self.rng, self.manner = rng, Manner(rng)
         self.root = rng.choice(("/work", "/repo", "/home/dev/project", "/app", "/testbed", "/srv/site", "C:/code", "."))
         self.files = [self._file() for _ in range(rng.randint(3, 7))]
-        self.window = rng.choice((5, 10, 20, 40, 80, 100))
-        self.size = rng.choice((1, 2, 6, 15, 40))
+        self.window = rng.choice((5, 10, 20, 40, 80, 100, 120))
+        self.size = rng.choice((1, 2, 6, 15, 40, 90))
         self.case = rng.choice(("snake", "snake", "snake", "camel", "pascal", "kebab", "dot", "mcp", "bare"))
         self.prefix = rng.choice(("fs", "files", "editor", "workspace", "code", "repo"))
         self.names = {op: self._name(op) for op in VERBS}
@@ -168,6 +168,8 @@ class Sketch:
         if op in ("edit", "create") and rng.random() < 0.2:
             old, new = file.lines[a - 1 : a + 2], self._block(rng.choice(texts()), 2).split("\n")
             return "\n".join(difflib.unified_diff(old if op == "edit" else [], new, file.path, file.path, lineterm="", n=1))
+        if op in ("edit", "insert", "create") and rng.random() < 0.3:
+            text = self.manner.review(text)
         if op in ("edit", "insert", "undo", "create") and rng.random() < 0.45:
             text = f"{text}\n{self.view(file, a)}" if self.manner.first else f"{self.view(file, a)}\n{text}"
         return text

@@ -49,6 +49,11 @@ _CLOSING = (
     "The edit was taken back. Send a corrected one.", "Nothing has been written; mind the indentation.", "Please fix the text and try the edit again.", "Do not send the same edit once more, it will be refused again.", "File left untouched.",
     "The change is not in the file.", "", "", "Your edit did not go through.",
 )  # fmt: skip
+_KEPT = ("None of your changes was applied", "Your change has NOT been made", "The changes were not saved", "The file was NOT changed", "Changes: not applied", "The edit has been rolled back", "Your modifications were dropped", "The old version stays", "We did not apply this", "NOT APPLIED", "The file is still the old one", "Nothing you sent is in the file")  # fmt: skip
+_REPAIR = ("Please repair your command and send it again", "Correct the edit and retry", "Fix the mistake, then edit again", "Look at the error and make a better edit", "Try once more with another text", "Think about the indentation before the next try", "You have to change the call", "Another attempt is needed")  # fmt: skip
+_EITHER = ("You can either 1) give the right first and last line or 2) repair your code", "Either the line numbers are wrong or the text is", "Check (a) the range, (b) the new text", "Make sure that start and end are right", "Name the lines anew or write the code anew", "Use the numbers of the listing above")  # fmt: skip
+_AGAIN = ("Do NOT run this very command again", "The same command will give the same error", "Sending it unchanged leads to this error again", "Repeating the edit is of no use", "DON'T repeat the failed call", "It will fail as long as it stays like this")  # fmt: skip
+_REVIEW = ("Please look the change over: right indentation, no line twice", "Make sure that the edit is what you wanted", "Check the lines above and edit again if you have to", "Review the edit; if something is wrong, edit the file again", "See whether the result is right before you go on", "If it is not as intended, undo it", "Look for mistakes such as missing or doubled lines")  # fmt: skip
 _QUOTES = ("```\n{t}\n```", "{t}", '"{t}"', "<<<\n{t}\n>>>", "    {t}", "<old>{t}</old>")
 _LINT = ("E999 SyntaxError: invalid syntax", "E999 IndentationError: unexpected indent", "F821 undefined name 'x'", "E0001: Parsing failed", "line {a}: unexpected token", "SyntaxError: '(' was never closed (line {a})", "unindent does not match ({a}:{b})", "{p}:{a}: invalid syntax", "F999 unexpected EOF", "{a}:{b} expected ':'")  # fmt: skip
 
@@ -110,7 +115,22 @@ class Manner:
         if rng.random() < 0.8:
             parts += [rng.choice(_WAS) + ":", line, window, line]
         body = [*head, "", *parts] if self.first or not parts else [*parts, "", *head]
-        return "\n".join([*body, rng.choice(_CLOSING)]).strip()
+        return "\n".join([*body, self.closing()]).strip()
+
+    def closing(self) -> str:
+        """What stands below a refused edit: one sentence, or several of what became of it and what to do."""
+        rng = self.rng
+        if rng.random() < 0.5:
+            return rng.choice(_CLOSING)
+        said = [rng.choice(_KEPT), *(rng.choice(some) for some in (_REPAIR, _EITHER, _AGAIN) if rng.random() < 0.6)]
+        return rng.choice((". ", ".\n", "! ", "\n")).join(said) + rng.choice((".", "", "!"))
+
+    def review(self, text: str) -> str:
+        """A made edit's message, with or without the wish to look it over."""
+        rng = self.rng
+        return rng.choice(("{t}. {r}.", "[{t}. {r}]", "{t}\n{r}", "{t} ({r})")).format(
+            t=text.rstrip("."), r=rng.choice(_REVIEW)
+        )
 
     def _frame(self, text: str, tool: str) -> str:
         rng = self.rng

@@ -61,7 +61,7 @@ class Style:
             if form == "fence"
             else ""
         )
-        self.limit = rng.choice((300, 800, 2000, 5000, 16000))
+        self.limit = rng.choice((300, 800, 2000, 5000, 16000, 16000))
         self.cut = rng.choice(wording.CUT)
         self.lead = rng.choice(("OBSERVATION:\n", "Observation: ", "Output:\n", "", "", "Result:\n"))
         self.keep = rng.choice((3, 5)) if rng.random() < 0.15 else 10_000
