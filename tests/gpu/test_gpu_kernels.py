@@ -1,12 +1,22 @@
-"""Fork attention as it is launched for real models (head size 256 and 128, groups 4 and 6, bfloat16 and float32) against float64."""
+"""Fork attention as it is launched for real models (head size 256 and 128, groups 4 and 6, bfloat16 and float32) against float64, and with
+low tiles against high ones."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flide_engine.cuda import CudaForward
+from flide_engine.engine import Engine, RequestResult
+from flide_engine.kernels import attention
+from flide_engine.kernels.attention import SHORT
+from flide_engine.segments import Request, Round
 from forest import Stored, decision, plan, what_if
+from forests import random_forest, resumed
 from test_attention import NO_SPLIT, Case
+from test_gpu_bits import Tally, bits, release
 
 RESUMED = Stored(128, np.array([1, 0], np.int32), 0)
 MIXED = (decision(130, 65, 40), what_if(), decision(3, 2, checkpoint=RESUMED), decision(640, 30, 1))
@@ -29,6 +39,8 @@ def test_every_configuration(dtype: torch.dtype, heads: int, kv_heads: int, dim:
         assert worst < LIMITS[dtype], (split, worst)
         assert torch.equal(out, case.run(first_split=split, always_mask=True))
         assert torch.equal(out, case.run(first_split=split, bulk=True))
+        for bulk in (False, True):
+            assert torch.equal(out, case.run(first_split=split, bulk=bulk, query_rows=1)), "low tiles"
         assert torch.equal(read, case.run(first_split=split, always_mask=True, readouts=True))
 
 
@@ -42,3 +54,44 @@ def test_a_row_keeps_its_bits_wherever_its_tile_starts(dtype: torch.dtype) -> No
     part.page_table[0, :5] = whole.plan.page_table[0, :5]
     cut = Case(part, *(t[192:] for t in (whole.q, whole.gate, whole.k_local, whole.v_local)), whole.k_pages, whole.v_pages)
     assert torch.equal(cut.run(), whole.run()[192:])
+
+
+def test_low_tiles_and_high_ones_have_the_same_bits(rounds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.8B over random rounds around SHORT: always high, always low, and as chosen; eagerly, captured and replayed; logits and states."""
+    from quick import quick_engine  # imports CUDA code, which collection on a CPU machine must not
+
+    engine = quick_engine("0.8b", torch.bfloat16, memory_bytes=2 << 30)
+    model, memory = engine.model, engine.memory
+    ways = [
+        (0, engine),
+        *((short, Engine(model, memory, CudaForward(model, memory, 4096), 4096)) for short in (1 << 40, SHORT)),
+    ]
+
+    def run(which: int, *requests: Request) -> tuple[RequestResult, ...]:
+        monkeypatch.setattr(attention, "SHORT", ways[which][0])
+        return tuple(ways[which][1].run(Round(requests)).results)
+
+    tally, before = Tally(), memory.free()
+    for seed in rounds[: max(12, len(rounds) // 4)]:
+        rng = np.random.default_rng(seed)
+        forest = random_forest(rng, engine.info.vocab_size, most=(80, 300, 900)[seed % 3])
+        want = run(0, *forest.requests)
+        for which in (1, 2, 0, 1, 2):
+            got = run(which, *forest.requests)
+            for i, (a, b) in enumerate(zip(got, want, strict=True)):
+                tally.equal(f"round {seed} request {i} way {which}", bits(a), bits(b))
+                tally.same_state(engine, f"round {seed} request {i} way {which}", a, b)
+            release(*got)
+        for i, result in enumerate(want):
+            for (_, m), checkpoint in result.checkpoints.items():
+                again = [run(which, resumed(forest.requests[i], checkpoint))[0] for which in range(len(ways))]
+                for result_again in again[1:]:
+                    tally.equal(f"round {seed} request {i} resumed at {m}", bits(result_again, 1), bits(again[0], 1))
+                release(*again)
+                break
+        release(*want)
+        assert not tally.failed, tally.failed[:4]
+    assert memory.free() == before
+    chosen: Any = ways[2][1]._forward
+    assert {chosen._workspace.attention(s).rows for s in chosen.graphs._graphs} == {64, 128}, "rounds on both sides"
+    print(f"\n{engine.info.model}: {tally.made} comparisons equal")

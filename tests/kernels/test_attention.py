@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
-from flide_engine.kernels.attention import Partials, attention_config, fork_attention, merge_spans, readout_config
+from flide_engine.kernels import attention
+from flide_engine.kernels.attention import (
+    SHORT,
+    AttentionConfig,
+    Partials,
+    attention_config,
+    fork_attention,
+    merge_spans,
+    readout_config,
+)
 from flide_engine.kernels.tiles import build_readout_tiles, build_tiles, tile_capacity
 from flide_engine.plan import RoundPlan
 from flide_engine.segments import GRID
@@ -64,8 +73,10 @@ class Case:
         return case
 
     def run(
-        self, *, first_split: int = NO_SPLIT, always_mask: bool = False, readouts: bool = False, bulk: bool = False
-    ) -> torch.Tensor:
+        self, *, first_split: int = NO_SPLIT, always_mask: bool = False, readouts: bool = False, bulk: bool = False,
+        query_rows: int = SHORT + 1, config: AttentionConfig | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """query_rows: attention_config's. config: instead of the one chosen."""
         p, device = self.plan, self.q.device
         _, heads, dim = self.q.shape
         kv_heads = self.k_local.shape[1]
@@ -73,7 +84,9 @@ class Case:
         rows = put(p.readout_row, device) if readouts else None
         q = self.q if rows is None else self.q[rows.long()]
         gate = self.gate if rows is None else self.gate[rows.long()]
-        config = readout_config(dim, q.element_size()) if readouts else attention_config(dim, q.element_size(), bulk=bulk)
+        size = q.element_size()
+        chosen = readout_config(dim, size) if readouts else attention_config(dim, size, query_rows, bulk=bulk)
+        config = config or chosen
         blocks = page_blocks(self.k_pages, self.v_pages) if bulk else None
         tokens = 1 if readouts else config.tokens(group)
         capacity, spans = tile_capacity(p.seg_len, p.seg_start, p.seg_kind, p.seg_hist, tokens, first_split)
@@ -164,6 +177,29 @@ def test_blocks_that_need_no_mask_keep_their_bits_with_one(device: torch.device)
     assert torch.equal(case.run(), case.run(always_mask=True))
     assert torch.equal(case.run(), case.run(bulk=True))
     assert torch.equal(case.run(readouts=True), case.run(always_mask=True, readouts=True))
+
+
+def test_short_passes_have_low_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    low, high = AttentionConfig(64, 64, 4, 2), AttentionConfig(128, 64, 8, 2)
+    for bulk in (False, True):
+        assert attention_config(256, 2, SHORT, bulk=bulk) == replace(low, bulk=bulk)
+        assert attention_config(256, 2, SHORT + 1, bulk=bulk) == replace(high, bulk=bulk)
+        assert attention_config(128, 2, 1, bulk=bulk) == replace(low, bulk=bulk)
+    for dim, size in ((256, 4), (64, 2), (32, 4)):
+        assert attention_config(dim, size, 1) == attention_config(dim, size, 1 << 20)
+    monkeypatch.setattr(attention, "SHORT", 0)
+    assert attention_config(256, 2, 1) == high
+
+
+@pytest.mark.parametrize("name", ["what_if", "resumed"])
+def test_tiles_of_any_height_give_the_same_answer(device: torch.device, name: str) -> None:
+    case = Case.make(plan(*ROUNDS[name], taken=2), 4, 2, 32, device)
+    usual = attention_config(32, 4, 1)
+    for split in (NO_SPLIT, 64):
+        out = case.run(first_split=split)
+        for rows in (32, 128):
+            other = case.run(first_split=split, config=replace(usual, rows=rows))
+            torch.testing.assert_close(other, out, rtol=1e-5, atol=2e-6)  # a CPU's library sums other heights in other orders
 
 
 @pytest.mark.parametrize(("name", "heads"), [("mixed", 4), ("resumed", 6)])

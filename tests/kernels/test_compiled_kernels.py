@@ -11,9 +11,13 @@ import torch
 from flide_engine.cuda.capacity import capacities
 from flide_engine.cuda.forward import NOTHING, CudaForward
 from flide_engine.cuda.metadata import block_size, device_round, fill, layout_of
+from flide_engine.cuda.products import Products
 from flide_engine.cuda.shape import PassShape, power_of_four
 from flide_engine.engine import make_memory
+from flide_engine.kernels import attention
+from flide_engine.kernels.attention import SHORT
 from flide_engine.models import load_model
+from test_tile_heights import two_heights
 
 LIMIT, SHAPES = 8192, 600
 
@@ -54,6 +58,13 @@ class Launches:
         self.seen.add((kernel.fn.__name__, *given.items()))
 
 
+class NoProducts(Products):
+    """What a pass does beside its products."""
+
+    def __call__(self, x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return out
+
+
 def random_shape(rng: np.random.Generator) -> PassShape:
     rows, segments = int(rng.choice(capacities(LIMIT))), int(rng.choice([4, 8, 16, 32, 64]))
     trunk_levels = int(rng.integers(0, 3))
@@ -71,15 +82,18 @@ def random_shape(rng: np.random.Generator) -> PassShape:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are interpreted on machines without a GPU")
+@pytest.mark.parametrize("short", [0, SHORT], ids=["one tile height", "two"])
 @pytest.mark.parametrize("name", ["dummy:tiny", "dummy:tiny6"])
-def test_equal_kernels_are_the_same_compilations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_kernels_are_the_same_compilations(name: str, short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SHORT", short)
+    two_heights(monkeypatch, name.removeprefix("dummy:"))
     model = load_model(name, device="cpu", dtype=torch.float32)
     memory = make_memory(model.config, 32 << 20, device=torch.device("cpu"), dtype=torch.float32)
     forward: Any = CudaForward(model, memory, LIMIT)
-    forward._products = lambda x, w, out: out
+    forward._products = NoProducts()
     launches, rng = Launches(monkeypatch), np.random.default_rng(0)
     found: dict[tuple[object, ...], tuple[PassShape, set[tuple[object, ...]]]] = {}
-    compared, all_ = 0, set()
+    compared, all_, heights = 0, set(), set()
     block = torch.zeros(1 << 20, dtype=torch.int32)
     for _ in range(SHAPES):
         shape = random_shape(rng)
@@ -91,8 +105,10 @@ def test_equal_kernels_are_the_same_compilations(name: str, monkeypatch: pytest.
         with torch.inference_mode():
             forward.enqueue(device_round(shape, layout, block), torch.zeros(16))
         all_ |= launches.seen
-        first, kernels = found.setdefault(shape.kernels(), (shape, launches.seen))
+        heights |= {dict(k[1:])["ROWS"] for k in launches.seen if k[0] == "_fork_attention" and dict(k[1:])["TOKENS"] > 1}
+        first, kernels = found.setdefault(forward._workspace.kernels(shape), (shape, launches.seen))
         assert kernels == launches.seen, f"{first} and {shape}: {kernels ^ launches.seen}"
         compared += first is not shape
     assert compared > 100
+    assert heights == ({32, 64} if short else {64})
     print(f"{name}: {len(found)} kinds of {SHAPES} shapes, {compared} compared, {len(all_)} compilations")

@@ -72,7 +72,7 @@ class CudaForward:
         self._alone: bool | None = None  # known when the vocabulary is first summed
         self.graphs: Graphs | None = None
         if graphs and memory.device.type == "cuda":
-            self.graphs = Graphs(CudaRecorder(memory.device), row_capacity(max_stream))
+            self.graphs = Graphs(CudaRecorder(memory.device), row_capacity(max_stream), kernels=self._workspace.kernels)
 
     def self_test(self) -> SelfTest:
         """Every product shape over every row capacity of this engine."""
@@ -193,7 +193,7 @@ class CudaForward:
         with self._aside:  # nothing reads them before the first full layer, and any linear layer before it joins
             build_tiles(
                 s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=held.pointers, unordered=held.unordered,
-                weights=held.weights, tiles=held.tiles, tokens_a_tile=w.tokens_a_tile, first_split=self._first_split,
+                weights=held.weights, tiles=held.tiles, tokens_a_tile=w.tokens_a_tile(shape), first_split=self._first_split,
             )  # fmt: skip
             build_readout_tiles(
                 at.readout_row, at.row_segment, s.first_row, s.start, s.kind, s.hist, count=at.counts, tiles=held.readouts,

@@ -10,7 +10,7 @@ import torch
 from flide_engine.cuda.metadata import DeviceRound
 from flide_engine.cuda.products import Products
 from flide_engine.cuda.workspace import Workspace, columns
-from flide_engine.kernels.attention import attention_config, fork_attention, merge_spans, readout_config
+from flide_engine.kernels.attention import fork_attention, merge_spans, readout_config
 from flide_engine.kernels.rope_page import norm_rope_key_value, norm_rope_query
 from flide_engine.memory import Memory
 from flide_engine.models import FullLayer, ModelConfig
@@ -85,7 +85,7 @@ class FullMixing:
             projected = self._products(rows.normed, layer.q, columns(rows.projected, layer.q.shape[0]))
         else:
             rows, which, projected = self._rows, None, self._projected
-            table, config = tiles.rows, attention_config(c.head_dim, size, bulk=self._blocks is not None)
+            table, config = tiles.rows, self._workspace.attention(at.shape, bulk=self._blocks is not None)
             tokens = config.tokens(c.heads // c.kv_heads)
         norm_rope_query(projected, layer.q_norm, self._rope, at.positions, rows.query, eps=c.rms_eps, rows=which)
         mixed = columns(rows.mixed, c.heads * c.head_dim)

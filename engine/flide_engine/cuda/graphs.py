@@ -52,12 +52,19 @@ class Graphs:
 
     A shape without a graph borrows one (`choose`); where there is none to borrow it is captured, unless it may be the first to need
     some kernel: kernels are compiled and loaded by a pass that runs launch by launch. limit: row capacity of the longest pass.
+    kernels: what decides which compiled kernels a pass of a shape needs.
     captured, eager: captures and passes launch by launch. replayed: passes run as graphs, of which `borrowed` in a larger shape than
     their own. seconds: that captures took.
     """
 
-    def __init__(self, recorder: Recorder, limit: int, most: int = MOST_GRAPHS) -> None:
-        self._recorder, self._limit, self._most = recorder, limit, most
+    def __init__(
+        self,
+        recorder: Recorder,
+        limit: int,
+        most: int = MOST_GRAPHS,
+        kernels: Callable[[PassShape], tuple[object, ...]] = PassShape.kernels,
+    ) -> None:
+        self._recorder, self._limit, self._most, self._kernels = recorder, limit, most, kernels
         self._graphs: OrderedDict[PassShape, Replayed] = OrderedDict()
         self._compiled: set[tuple[object, ...]] = set()
         self._wanted: Counter[PassShape] = Counter()  # rows of padding that passes paid for want of a graph
@@ -96,7 +103,7 @@ class Graphs:
             if not self.compiled(shape):
                 self.eager += 1
                 enqueue()
-                self._compiled.add(shape.kernels())
+                self._compiled.add(self._kernels(shape))
                 self._want(shape, 0)
                 return
             self.capture(shape, enqueue)
@@ -106,7 +113,7 @@ class Graphs:
 
     def compiled(self, shape: PassShape) -> bool:
         """Whether all kernels of a shape are compiled and loaded."""
-        return shape.kernels() in self._compiled
+        return self._kernels(shape) in self._compiled
 
     def next_wanted(self) -> PassShape | None:
         """The shape that cost passes most and has no graph yet, which is forgotten with this; None when there is none."""

@@ -62,12 +62,16 @@ class PassShape:
         """
         return all(map(int.__ge__, _sizes(self), _sizes(other)))
 
-    def kernels(self) -> tuple[object, ...]:
+    def kernels(self, tokens_a_tile: int = 0) -> tuple[object, ...]:
         """What decides which compiled kernels a pass needs. Triton compiles for a size that is 1, a multiple of 16, or neither, unless told
         not to; torch selects up to 16 rows by another kernel; the rest is whether a kernel runs at all. Products were all loaded by the
-        self-test."""
+        self-test.
+
+        tokens_a_tile: of its attention, which has kernels of its own for each; 0 where a model has one.
+        """
         kinds = tuple(1 if n == 1 else 16 if n % 16 == 0 else 2 for n in (self.rows, self.segments, self.chunks))
-        return (*kinds, self.readouts > 16, self.spans > 1, *map(bool, (self.readouts, self.trunk_levels, self.local_levels)))
+        runs = map(bool, (self.readouts, self.trunk_levels, self.local_levels))
+        return (*kinds, tokens_a_tile, self.readouts > 16, self.spans > 1, *runs)
 
     @property
     def chunks(self) -> int:

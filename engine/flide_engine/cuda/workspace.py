@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from flide_engine.cuda.shape import PassShape, power_of_two
-from flide_engine.kernels.attention import Partials, attention_config
+from flide_engine.kernels.attention import AttentionConfig, Partials, attention_config
 from flide_engine.kernels.gdn_chunks import Chunks, chunk_capacity, empty_chunks, empty_tiles
 from flide_engine.kernels.gdn_chunks import Tiles as DeltaTiles
 from flide_engine.kernels.gdn_intra import IntraOut, empty_intra
@@ -57,8 +57,7 @@ class Workspace:
         self._config, self._like = config, torch.empty(0, device=device, dtype=dtype)
         self._width = max(in_all, (2 * config.heads + 2 * config.kv_heads) * config.head_dim)
         self._scratch: dict[str, Tensor] = {}
-        self._reserved: set[PassShape] = set()
-        self.tokens_a_tile = tile_tokens(config, dtype.itemsize)
+        self._reserved: set[tuple[PassShape, int]] = set()
         self.rows = self.readouts = 0
         self._by_row(rows)
         self._by_readout(readouts)
@@ -66,7 +65,7 @@ class Workspace:
 
     def reserve(self, shape: PassShape) -> bool:
         """Make room for a shape. True when a buffer moved: graphs that hold its old address are void."""
-        if shape in self._reserved:
+        if (key := (shape, self.tokens_a_tile(shape))) in self._reserved:
             return False
         before = self._scratch.copy()
         grown = shape.rows > self.rows or shape.readouts > self.readouts
@@ -80,12 +79,12 @@ class Workspace:
             grown = True
         self.tables(shape)
         self.partials(shape.spans, shape.rows)
-        self._reserved.add(shape)  # last: what ran out of memory half-way is tried again
+        self._reserved.add(key)  # last: what ran out of memory half-way is tried again
         return grown or any(self._scratch[name] is not t for name, t in before.items())
 
     def holds(self, shape: PassShape) -> bool:
         """Whether `reserve` would move nothing: tried on a copy that stands on no device."""
-        if shape in self._reserved:
+        if (shape, self.tokens_a_tile(shape)) in self._reserved:
             return True
         trial = copy.copy(self)
         trial._like, trial._scratch, trial._reserved = self._like.to("meta"), self._scratch.copy(), set()
@@ -135,9 +134,22 @@ class Workspace:
     def inside(self, chunks: Chunks) -> IntraOut:
         return IntraOut(*(t[: chunks.table.shape[0]] for t in self._inside))
 
+    def attention(self, shape: PassShape, *, bulk: bool = False) -> AttentionConfig:
+        """How fork attention over all rows of a pass is launched. bulk: attention_config's."""
+        c = self._config
+        return attention_config(c.head_dim, self._like.itemsize, shape.rows * c.heads * shape.spans, bulk=bulk)
+
+    def tokens_a_tile(self, shape: PassShape) -> int:
+        """Query tokens of a pass's attention tiles."""
+        return self.attention(shape).tokens(self._config.heads // self._config.kv_heads)
+
+    def kernels(self, shape: PassShape) -> tuple[object, ...]:
+        """What decides which compiled kernels a pass of this model needs."""
+        return shape.kernels(self.tokens_a_tile(shape))
+
     def tables(self, shape: PassShape) -> TileTables:
         """Attention's tile tables of a shape, to be filled."""
-        n = shape.tiles(self.tokens_a_tile)
+        n = shape.tiles(self.tokens_a_tile(shape))
         ints = torch.int32
         return TileTables(
             tiles=self._held("tiles", (n, 4), ints),
@@ -163,11 +175,6 @@ class Workspace:
         if held is None or held.numel() < size:
             held = self._scratch[name] = self._like.new_zeros(power_of_two(size, SCRATCH_AT_START), dtype=dtype)
         return held[:size].view(shape)
-
-
-def tile_tokens(config: ModelConfig, element_size: int) -> int:
-    """Query tokens of an attention tile of this model."""
-    return attention_config(config.head_dim, element_size).tokens(config.heads // config.kv_heads)
 
 
 def columns(buffer: Tensor, width: int, behind: int = 0) -> Tensor:

@@ -17,6 +17,9 @@ Tensor = Any
 LOG2_E = 1.4426950408889634
 READOUT_ROWS = 16
 """Rows of a readout tile: one token's group of query heads, padded to the smallest matrix tile."""
+SHORT = 64 * 132
+"""Query rows of a pass, counted once a span of keys, up to which its tiles are low: then they are no more than an H200 has
+multiprocessors, and high ones would leave half of those idle. 0: never. Read at each launch; it changes no bits."""
 
 
 @triton.jit
@@ -166,7 +169,7 @@ def _merge_spans(
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """Launch shape of fork attention, chosen by head size, dtype and GPU alone.
+    """Launch shape of fork attention, chosen by head size, dtype, GPU and how much a pass has of it; never by what is in the round.
 
     rows: query rows of a tile. keys: keys of a block, which divides a page. bulk: read whole pages by Hopper's bulk copy engine.
     """
@@ -182,15 +185,19 @@ class AttentionConfig:
         return self.rows // group
 
 
-def attention_config(head_dim: int, element_size: int, *, bulk: bool = False) -> AttentionConfig:
-    """The one configuration of a (head size, dtype); every one that can come out is among those the GPU suite checks.
+def attention_config(head_dim: int, element_size: int, query_rows: int, *, bulk: bool = False) -> AttentionConfig:
+    """The configuration of a (head size, dtype); wide heads in 16-bit types have two, high tiles for long passes and low ones for short
+    ones, with the same bits. Every one that can come out is among those the GPU suite checks.
 
+    query_rows: of the pass: rows (its capacity) times heads times spans of keys.
     bulk: the GPU has the bulk copy engine (compute capability 9.0). It changes no bits.
     """
     if element_size == 4:
         return AttentionConfig(64, 32, 4 if head_dim <= 64 else 8, 1)
     if head_dim <= 64:
         return AttentionConfig(64, 64, 4, 2)
+    if query_rows <= SHORT:
+        return AttentionConfig(64, 64, 4, 2, bulk)
     return AttentionConfig(128, 64, 8, 2, bulk)
 
 
