@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flide_engine.cuda import CudaForward, linear
+from flide_engine.cuda import CudaForward
+from flide_engine.cuda import shape as shapes
 from flide_engine.engine import Engine, RequestResult
 from flide_engine.models import LinearLayer
 from flide_engine.segments import GRID, Kind, Readout, Request, Round, Segment
@@ -205,7 +206,7 @@ def test_gate_apart_equals_gate_in_the_first_product(engine: Engine, rounds: ran
         pytest.skip("float32 products of this size are slow; the order is the same code in bfloat16")
     pair: list[tuple[bool, Engine]] = []
     for apart in (True, False):
-        monkeypatch.setattr(linear, "ASIDE_GATE", apart)
+        monkeypatch.setattr(shapes, "APART_FROM", 0 if apart else 1 << 30)
         pair.append((apart, Engine(engine.model, engine.memory, CudaForward(engine.model, engine.memory, 4096), 4096)))
     layer = next(x for x in engine.model.layers if isinstance(x, LinearLayer))
     kinds = {(w.shape[0], w.shape[1]) for w in (layer.in_all, layer.in_first, layer.in_z)}
@@ -214,7 +215,7 @@ def test_gate_apart_equals_gate_in_the_first_product(engine: Engine, rounds: ran
             e._forward._products.fixed |= kinds  # type: ignore[attr-defined]
 
     def run(which: int, *requests: Request) -> tuple[RequestResult, ...]:
-        monkeypatch.setattr(linear, "ASIDE_GATE", pair[which][0])
+        monkeypatch.setattr(shapes, "APART_FROM", 0 if pair[which][0] else 1 << 30)
         return tuple(pair[which][1].run(Round(requests)).results)
 
     tally, before = Tally(), engine.memory.free()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from flide_engine.cuda import linear
+from flide_engine.cuda import linear, shape
 from flide_engine.cuda.forward import CudaForward
 from flide_engine.cuda.metadata import block_size, device_round, fill, layout_of
 from flide_engine.cuda.shape import shape_of
@@ -106,12 +106,11 @@ def test_gate_with_the_first_product_or_apart(monkeypatch: pytest.MonkeyPatch) -
     ]
     found: list[list[np.ndarray]] = []
     for apart in (True, False):
-        monkeypatch.setattr(linear, "ASIDE_GATE", apart)
+        monkeypatch.setattr(shape, "APART_FROM", 0 if apart else 1 << 30)
         one, out = engine("dummy:tiny"), []
         layer = next(x for x in one.model.layers if isinstance(x, LinearLayer))
         checked = {tuple(w.shape) for w in one._forward._weights()}  # type: ignore[attr-defined]
         assert {tuple(w.shape) for w in linear.input_matrices(layer)} <= checked
-        assert (tuple(layer.in_all.shape) in checked) != apart
         for r in rounds:
             for result in one.run(r).results:
                 out += [x for s in result.logits for x in s]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from flide_engine.cuda.products import Products, parts_agree
 from flide_engine.kernels.matmul import fixed_order_matmul
 
 
@@ -28,3 +29,11 @@ def test_rows_keep_their_bits(device: torch.device) -> None:
         part = torch.empty(count, 40, device=device)
         fixed_order_matmul(x[first : first + count], w, part)
         assert torch.equal(part, whole[first : first + count])
+
+
+def test_parts_agree_tells_parts_from_others() -> None:
+    w = torch.randn(96, 64, generator=torch.Generator().manual_seed(10))
+    products = Products()
+    products.fixed |= {(96, 64), (64, 64), (32, 64)}
+    assert parts_agree(w, (w[:64], w[64:]), products, [16, 64])
+    assert not parts_agree(w, (w[32:], w[:32]), products, [16, 64])

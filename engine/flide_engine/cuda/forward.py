@@ -15,8 +15,8 @@ from flide_engine.cuda.graphs import CudaRecorder, Graphs
 from flide_engine.cuda.landing import Landing, Landings
 from flide_engine.cuda.linear import input_matrices, mix_linear
 from flide_engine.cuda.metadata import DeviceRound, MetadataBlock, Staged
-from flide_engine.cuda.products import Products, check_products
-from flide_engine.cuda.shape import PassShape, shape_of
+from flide_engine.cuda.products import Products, check_products, parts_agree
+from flide_engine.cuda.shape import APART_FROM, PassShape, shape_of
 from flide_engine.cuda.workspace import Workspace
 from flide_engine.kernels.gdn_chunks import Chunks, fill_chunks
 from flide_engine.kernels.language import triton
@@ -47,12 +47,19 @@ class CudaForward:
     label_mass = True
 
     def __init__(
-        self, model: Model, memory: Memory, max_stream: int, *, graphs: bool = True, first_split: int = FIRST_SPLIT
+        self,
+        model: Model,
+        memory: Memory,
+        max_stream: int,
+        *,
+        graphs: bool = True,
+        first_split: int = FIRST_SPLIT,
     ) -> None:
         """graphs: replay captured passes; the bits are the same without. first_split: where histories are first split; part of the
         numerics, changed by tests alone."""
         self._model, self._memory, self._max_stream, self._first_split = model, memory, max_stream, first_split
         self._products = Products()
+        self._one_gate = True  # the gate may come with a layer's first product: known once the self-test has tried
         self.numerics = ""  # known once the self-test has chosen the products
         self._block, self._landings = MetadataBlock(memory.device), Landings()
         c = model.config
@@ -75,8 +82,14 @@ class CudaForward:
             self.graphs = Graphs(CudaRecorder(memory.device), row_capacity(max_stream), kernels=self._workspace.kernels)
 
     def self_test(self) -> SelfTest:
-        """Every product shape over every row capacity of this engine."""
-        result = check_products(self._weights(), self._products, capacities(self._max_stream))
+        """Every product shape over every row capacity of this engine; what was taken for it is given back."""
+        rows = capacities(self._max_stream)
+        result = check_products(self._weights(), self._products, rows)
+        mixing = next((layer for layer in self._model.layers if isinstance(layer, LinearLayer)), None)
+        if mixing is not None and (few := [count for count in rows if count < APART_FROM]):
+            self._one_gate = parts_agree(mixing.in_all, (mixing.in_first, mixing.in_z), self._products, few)
+        if self._memory.device.type == "cuda":
+            torch.cuda.empty_cache()
         self.numerics = self._numerics()
         return result
 
@@ -227,6 +240,7 @@ class CudaForward:
                     self._workspace,
                     self._products,
                     self._aside,
+                    apart=not self._one_gate or at.shape.apart,
                 )
                 linear += 1
                 if last and not at.shape.readouts:

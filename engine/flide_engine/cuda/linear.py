@@ -19,31 +19,29 @@ from flide_engine.kernels.pause import pause
 from flide_engine.memory import Memory
 from flide_engine.models import LinearLayer, ModelConfig
 
-ASIDE_GATE = True
-"""Whether the output gate z has a product of its own, beside the walk over the trunks, or comes with the layer's first product. The
-bits are the same. A captured pass keeps what stood here when it was captured."""
 PAUSES = 1
 """Empty kernels between the fork and z's product, so that the walk's few programs have their places before the product fills the
 GPU."""
 
 
 def input_matrices(layer: LinearLayer) -> list[torch.Tensor]:
-    """What mix_linear multiplies the normed rows by."""
-    return [layer.in_first, layer.in_z] if ASIDE_GATE else [layer.in_all]
+    """What mix_linear may multiply the normed rows by: the two parts that it takes apart, and both in one."""
+    return [layer.in_first, layer.in_z, layer.in_all]
 
 
 def mix_linear(
     config: ModelConfig, layer: LinearLayer, taps: torch.Tensor, at: DeviceRound, chunks: Chunks, memory: Memory, index: int,
-    workspace: Workspace, products: Products, aside: Aside,
+    workspace: Workspace, products: Products, aside: Aside, *, apart: bool,
 ) -> torch.Tensor:  # fmt: skip
     """From the normed rows to the input of the output projection, [T, value_width]; states and conv windows of saves on the way.
 
-    taps: layer.conv turned around, [4, C]. index: which linear layer this is. Trunks run first, level by level, since no trunk hangs
-    on a branch; then branches. Both are few programs that take long: they go aside, and wide work that needs nothing of them beside.
+    taps: layer.conv turned around, [4, C]. index: which linear layer this is. apart: z by a product of its own. Trunks run first, level
+    by level, since no trunk hangs on a branch; then branches. Both are few programs that take long: they go aside, and wide work that
+    needs nothing of them beside.
     """
     rows, s = workspace.stream.cut(at.shape.rows), at.segments
     first = layer.in_first.shape[0]
-    matrix = input_matrices(layer)[0]
+    matrix = layer.in_first if apart else layer.in_all
     projected = columns(rows.projected, matrix.shape[0])
     products(rows.normed, matrix, projected)
     saves: dict[str, Any] = {"save_ptr": at.save_ptr, "save_pos": at.save_pos, "save_slot": at.save_slot}
@@ -58,7 +56,7 @@ def mix_linear(
     with aside:
         for segments in at.trunks:
             gdn_scan(tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, **lengths, **slots, **saves)
-    if ASIDE_GATE:
+    if apart:
         z = columns(rows.projected, config.value_width, behind=first)
         pause(z, PAUSES)
         products(rows.normed, layer.in_z, z)

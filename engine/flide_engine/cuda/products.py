@@ -51,6 +51,22 @@ def check_products(weights: Sequence[Tensor], products: Products, rows: Sequence
     return SelfTest(stable, tuple(reports))
 
 
+@torch.inference_mode()
+def parts_agree(whole: Tensor, parts: Sequence[Tensor], products: Products, rows: Sequence[int]) -> bool:
+    """Whether a product by `whole` holds the bits of products by the parts, which are row ranges of it one behind the other.
+
+    rows: ascending row counts to try.
+    """
+    generator = torch.Generator(device=whole.device).manual_seed(0)
+    x = torch.randn(rows[-1], whole.shape[1], generator=generator, device=whole.device, dtype=whole.dtype)
+    for count in rows:
+        both = products(x[:count], whole, whole.new_empty(count, whole.shape[0]))
+        apart = [products(x[:count], w, whole.new_empty(count, w.shape[0])) for w in parts]
+        if not torch.equal(both, torch.cat(apart, 1)):
+            return False
+    return True
+
+
 def _difference(w: Tensor, products: Products, rows: Sequence[int]) -> str:
     most = rows[-1]
     generator = torch.Generator(device=w.device).manual_seed(0)
