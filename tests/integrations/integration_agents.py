@@ -89,11 +89,12 @@ class Recorder(httpx.BaseTransport, httpx.AsyncBaseTransport):
         start, cpu = time.perf_counter(), time.process_time()
         response = self.below.handle_request(request)
         content = response.read()
+        answer = httpx.Response(response.status_code, content=content, request=request)
         with self._lock:
             self.steps.append((json.loads(request.content), json.loads(content)))
-            self.seconds += time.perf_counter() - start
+            self.seconds += time.perf_counter() - start  # a real transport makes its response below too
             self.cpu += time.process_time() - cpu
-        return httpx.Response(response.status_code, content=content, request=request)
+        return answer
 
     def model(self, url: str = "http://below") -> FlideDecisionModel:
         return FlideDecisionModel(base_url=url, timeout=60, transport=self)
