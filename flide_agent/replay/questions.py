@@ -35,22 +35,21 @@ DEFAULT: Questions = {
         "instructions": "Does the last observation contain a Python traceback?",
         "criteria": {"true": "a traceback is printed", "false": "there is none"},
     },
-    "tests_run": {
+    "last_changed_file": {
         "type": "noul",
-        "instructions": "Has the agent run the tests yet?",
-        "criteria": {"true": "at least one test run", "false": "no test run"},
+        "instructions": "Did the last command change a file?",
+        "criteria": {"true": "a file is different now", "false": "no file is different"},
     },
 }
 """Five questions about the history before a decision, as the model in the package was trained to be asked; what the agent then did is
-not in it. Of them `last_tool_kind`, `step_count` and `traceback` passed on held-out runs; answers to
-the others are marked out of scope."""
+not in it. All but `last_command_failed` passed on held-out runs; answers to that one are marked out of scope."""
 
 TITLES = {
     "last_command_failed": "failed",
     "last_tool_kind": "last tool",
     "step_count": "steps",
     "traceback": "trace",
-    "tests_run": "tests",
+    "last_changed_file": "changed",
 }
 """Short column titles; other questions are headed by their id."""
 
