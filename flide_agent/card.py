@@ -35,15 +35,17 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CardQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of question. type: as on the wire. wordings: instructions that ask the same. ask: as it is best sent, an object of the
-    wire; None where its options come from the history.
+    """One kind of question. type: as on the wire. wordings: instructions that ask the same. opposite: of a noul, those that ask for the
+    opposite. ask: as it is best sent, an object of the wire; None where its options come from the history.
 
-    sides: of a noul, the described pairs (true, false). options: of a choice, what each option may be called. names: of a choice
-    among names taken from the history, how many. levels: of a score. figures: accuracy and calibration on held-out sources.
+    sides: of a noul, the described pairs (true, false) of its wordings; those of the opposite are turned around. options: of a choice,
+    what each option may be called. names: of a choice among names taken from the history, how many. levels: of a score. figures:
+    accuracy and calibration on held-out sources.
     """
 
     type: str
     wordings: tuple[str, ...]
+    opposite: tuple[str, ...] = ()
     ask: dict[str, Any] | None = None
     sides: tuple[tuple[str, str], ...] = ()
     options: dict[str, Kind] = {}
@@ -53,12 +55,14 @@ class CardQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def covers(self, question: Question) -> bool:
         """Whether the question is one of those that were trained, up to spaces, capitals and final punctuation."""
-        if type_of(question) != self.type or plain(question.instructions) not in _plain_all(self.wordings):
+        text = plain(question.instructions)
+        turned = text in _plain_all(self.opposite)
+        if type_of(question) != self.type or not (turned or text in _plain_all(self.wordings)):
             return False
         if isinstance(question, Noul):
             sides = {(plain(a), plain(b)) for a, b in self.sides}
             own = plain(question.true), plain(question.false)
-            return own in sides or own[::-1] in sides or own == ("", "")
+            return (own[::-1] if turned else own) in sides or own == ("", "")
         if isinstance(question, Score):
             return tuple(map(plain, question.levels)) in {tuple(map(plain, some)) for some in self.levels}
         if self.names:

@@ -128,7 +128,10 @@ AT_START = (
     "repeated",
     "looping",
     "ever_failed",
+    "last_changed_file",
+    "two_failures",
 )
+"""Questions whose answer is no before the first command."""
 LEVEL_ENDS = ("", " commands", " actions")
 _PROGRAMS = (
     "ls",

@@ -43,15 +43,15 @@ def question(name: str, figures: dict[str, Any]) -> CardQuestion:
         kind = asks.YES_NO[name]
         yes, no = kind.sides[0]
         ask = {"type": "noul", "instructions": kind.yes[0], "criteria": {"true": yes, "false": no}}
-        return CardQuestion("noul", (*kind.yes, *kind.no), ask, kind.sides, figures=figures)
+        return CardQuestion("noul", kind.yes, kind.no, ask, kind.sides, figures=figures)
     if name == "step_count":
         levels = tuple(tuple(level + end for level in asks.LEVELS) for end in asks.LEVEL_ENDS)
         ask = {"type": "score", "instructions": asks.HOW_MANY[0], "criteria": list(asks.LEVELS)}
-        return CardQuestion("score", asks.HOW_MANY, ask, levels=levels, figures=figures)
+        return CardQuestion("score", asks.HOW_MANY, ask=ask, levels=levels, figures=figures)
     if name == "last_tool_kind":
         options = {kind: Kind(asks.TOOL_NAMES[kind], texts) for kind, texts in asks.TOOLS.items()}
         ask = {"type": "choice", "instructions": asks.WHICH_TOOL[0], "criteria": KIND_TEXTS}
-        return CardQuestion("choice", asks.WHICH_TOOL, ask, options=options, figures=figures)
+        return CardQuestion("choice", asks.WHICH_TOOL, ask=ask, options=options, figures=figures)
     wordings = {"last_program": asks.WHICH_PROGRAM, "exception_type": asks.WHICH_EXCEPTION, "last_edited_file": asks.WHICH_FILE}
     return CardQuestion("choice", wordings[name], names=4, figures=figures)
 
@@ -132,7 +132,7 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], told: dict[s
         "`card.json`: all others are answered and marked `x_out_of_scope` by the service, also those that it was trained on and did not pass, as are histories beyond",
         f"{card.trained_tokens:,} tokens.", "",
         "## Questions that passed", "",
-        *(f"- `{name}`: {_ABOUT[name]}. \"{q.wordings[0]}\" and {len(q.wordings) - 1} other wordings" for name, q in card.questions.items()), "",
+        *(f"- `{name}`: {_ABOUT[name]}. \"{q.wordings[0]}\" and {len(q.wordings) + len(q.opposite) - 1} other wordings" for name, q in card.questions.items()), "",
         "Passed means: the lower end of the interval is at least 0.80 (0.65 for choices of four), ECE at most 0.08, another order of the options or planted instructions change at",
         "most 5 % of the answers, and at least five runs hold each answer (of a choice, three of the four). Judged is the first wording, and of",
         "yes/no questions one that asks for the opposite; the others are those of training. `card.json` has them all.", "",
@@ -164,8 +164,10 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], told: dict[s
         "Runs of a scripted agent in temporary copies of installed packages (real commands, exit codes, changed files), runs over JSON tools with a small database, sketched runs of many",
         "kinds of tools with answers put together from parts (these for the temperatures alone), and InterCode episodes (princeton-nlp/intercode, MIT), rendered in ten formats with many wordings: [engine/training](../../engine/training/README.md).", "",
         "## Known failures", "",
+        "- Before the first command the kind of tool and the program are answered all the same; of four programs, one has to be the right one.",
+        "- `last_tool_kind`, `last_program` and `last_changed_file` were not judged on tau-bench, whose tools touch no files; there they are often wrong.",
         "- Tools and error sentences unlike any in training: a refusal worded as a remark can pass for success, with a high probability.",
-        "- Refused edits of windowed editors that show long parts of the code are often missed (`last_command_failed`).",
+        "- Refused edits of windowed editors that show long parts of the code are often missed (`last_command_failed`), and long JSON records taken for failures.",
         "- Whether a file was changed so far is often missed; commands that repeat, one after the other or in a loop, are found little better than by chance.",
         "- A quiet failure (no output, no status shown) looks like a success; the model says so with some probability only.",
         "- What happened in a part of the history that is no longer shown is not known to it.",

@@ -71,13 +71,16 @@ class Tools(Calls):
         if not target.is_file():
             return 1, self._said("missing", path)
         self.open_file = path
-        lines = self.place.text(path).splitlines()
+        return 0, self._windowed(path, self.place.text(path).splitlines(), start)
+
+    def _windowed(self, path: str, lines: list[str], start: int) -> str:
+        """Some lines as this run's tools show them."""
         start = max(1, min(start, len(lines)))
         part = lines[start - 1 : start - 1 + self._window]
         head = self._head.format(path=self.path(path), n=len(lines), a=start, b=start + len(part) - 1)
         body = "\n".join(self._number.format(i=i, line=line) for i, line in enumerate(part, start))
         more = f"\n({len(lines) - start - len(part) + 1} more lines below)" if self.interface == "windowed" else ""
-        return 0, head + body + more
+        return head + body + more
 
     def _listing(self, path: str) -> Result:
         target = self.place.here / path
@@ -116,11 +119,13 @@ class Tools(Calls):
             try:
                 compile(new, path, "exec")
             except SyntaxError as error:
-                would = "\n".join(new.splitlines()[:40])
+                would, was = "\n".join(new.splitlines()[:40]), text[:1500]
+                if self.interface == "windowed":
+                    would, was = (self._windowed(path, x.splitlines(), max(1, int(a["start"]) - 10)) for x in (new, text))
                 return 1, self._with_code(
                     self._said("syntax", path, error=str(error)),
                     ("The edit would give", would),
-                    ("The file before", text[:1500]),
+                    ("The file before", was),
                 )
         target.write_text(new, encoding="utf-8")
         said = self._said("edited", path)

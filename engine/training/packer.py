@@ -122,7 +122,7 @@ class Packer:
                 last = ends[i]
         task = trunk.ends[lead + rendered.after[0] - 3]  # of the last message before the first action
         if not episode.partial and rng.random() < 0.5 and SHORTEST // 4 <= task <= LONGEST:
-            for name in rng.sample(asks.AT_START, 2):
+            for name in rng.sample(asks.AT_START, 3):
                 one = asks.at_start(name, rng)
                 if self._balanced(one, episode.source):
                     self._ask(added, (number, task), one, episode.source)

@@ -63,6 +63,10 @@ class Sketch:
         )
         self.number = rng.choice(("{i}:{t}", "{i:5d}\t{t}", "{i}| {t}", "{t}", "{i}: {t}", "L{i} {t}"))
         self.head = rng.choice(HEADS)
+        self.more = rng.choice(("", "({k} more lines {w})", "({k} more lines {w})", "[{k} lines {w}]", "... {k} lines {w} ..."))
+        self.headed = (
+            rng.random() < 0.7
+        )  # refusals show code as views do: a frame around code tells nothing of what became of it
         self.shell = rng.random() < 0.6
         self.bad = rng.choice((0.15, 0.35, 0.5, 0.6))
 
@@ -92,9 +96,17 @@ class Sketch:
         return "\n".join(self.number.format(i=i, t=t) for i, t in enumerate(part, start))
 
     def view(self, file: _File, start: int) -> str:
-        start = max(1, min(start, len(file.lines)))
-        head = self.head.format(p=file.path, n=len(file.lines), a=start, b=min(len(file.lines), start + self.window - 1))
-        return f"{head}\n{self.shown(file.lines, start)}".lstrip("\n")
+        return self.framed(file.path, file.lines, start)
+
+    def framed(self, path: str, lines: list[str], start: int) -> str:
+        """A window of lines with its head and what lies around it."""
+        start = max(1, min(start, len(lines)))
+        end = min(len(lines), start + self.window - 1)
+        parts = [self.head.format(p=path, n=len(lines), a=start, b=end), self.shown(lines, start)]
+        if self.more:
+            parts.insert(1, self.more.format(k=start - 1, w="above") if start > 1 else "")
+            parts.append(self.more.format(k=len(lines) - end, w="below") if end < len(lines) else "")
+        return "\n".join(part for part in parts if part)
 
     # Acts: each gives (arguments, output, failed, edited files).
 
@@ -129,8 +141,10 @@ class Sketch:
         arguments = made[op]()
         fields: dict[str, object] = {"p": where, "a": a, "b": b, "n": n, "q": query}
         if why:
-            would = self.shown([*file.lines[: a - 1], *new.split("\n"), *file.lines[b:]], max(1, a - self.window // 2))
-            window = self.shown(file.lines, max(1, min(a, n) - self.window // 2))
+            changed = [*file.lines[: a - 1], *new.split("\n"), *file.lines[b:]]
+            show = (lambda lines, at: self.framed(file.path, lines, at)) if self.headed else self.shown
+            would = show(changed, max(1, a - self.window // 2))
+            window = show(file.lines, max(1, min(a, n) - self.window // 2))
             output = self.manner.refuse(why, self.names[op], fields, window, would if why == "syntax" else old)
             return self._action(op, arguments, output, True, ())
         if op in ("run", "test"):

@@ -58,7 +58,7 @@ PATTERNS = (
 REFUSALS = {
     "open": ("missing", "missing", "folder", "beyond", "range", "argument", "denied", "binary", "unknown", "slow"), "list": ("missing", "missing", "argument", "denied", "unknown"), "scroll": ("closed", "closed", "beyond", "argument", "unknown"),
     "search": ("missing", "pattern", "argument", "slow", "closed", "unknown", "denied"), "find": ("missing", "pattern", "argument", "denied", "unknown"), "create": ("exists", "exists", "parent", "argument", "denied", "folder", "syntax", "unknown"),
-    "edit": ("absent", "absent", "many", "same", "syntax", "syntax", "syntax", "beyond", "range", "closed", "missing", "argument", "stale", "denied", "unknown"), "insert": ("beyond", "beyond", "syntax", "syntax", "closed", "missing", "argument", "stale", "denied"),
+    "edit": ("absent", "absent", "many", "same", "syntax", "syntax", "syntax", "syntax", "syntax", "syntax", "beyond", "range", "closed", "missing", "argument", "stale", "denied", "unknown"), "insert": ("beyond", "beyond", "syntax", "syntax", "closed", "missing", "argument", "stale", "denied"),
     "delete": ("missing", "missing", "folder", "denied", "argument"), "move": ("missing", "missing", "exists", "parent", "denied"), "undo": ("undo", "undo", "undo", "closed", "missing"), "run": ("slow", "denied", "argument", "unknown"), "test": ("slow", "missing", "argument", "unknown"),
 }  # fmt: skip
 TASKS = ("Please look into {p}: {s}.", "{s}. The code is in {p}.", "Fix the problem with {p}. {s}.", "Issue: {s}\n\nWhere: {p}\n\nMake the smallest change that helps.", "We need {p} to be cleaned up. {s}", "# Task\n{s}\n\nSee {p} and finish by handing in.", "Find out why {s}", "An error was reported for {p}: {s}")  # fmt: skip

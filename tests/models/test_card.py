@@ -33,7 +33,8 @@ CARD: dict[str, Any] = {
         "failed": {
             "type": "noul",
             "ask": FAILED,
-            "wordings": ["Did the last command fail?", "Did the last command work?"],
+            "wordings": ["Did the last command fail?"],
+            "opposite": ["Did the last command work?"],
             "sides": [["an error", "no error"]],
         },
         "which": {
@@ -67,6 +68,9 @@ def _with(question: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (FAILED, True),
         (_with(FAILED, instructions="  did the LAST command\nfail ?"), True),
         (_with(FAILED, instructions="Did the last command work?", criteria={"true": "no error", "false": "an error"}), True),
+        (_with(FAILED, instructions="Did the last command work?"), False),
+        (_with(FAILED, criteria={"true": "no error", "false": "an error"}), False),
+        (_with(FAILED, instructions="Did the last command work?", criteria=None), True),
         (_with(FAILED, criteria=None), True),
         (_with(FAILED, criteria={"true": "it was slow", "false": "it was fast"}), False),
         (_with(FAILED, instructions="Did the last command fail badly?"), False),
