@@ -49,7 +49,7 @@ TITLES = {
     "last_tool_kind": "last tool",
     "step_count": "steps",
     "traceback": "trace",
-    "last_changed_file": "changed",
+    "last_changed_file": "wrote",
 }
 """Short column titles; other questions are headed by their id."""
 
