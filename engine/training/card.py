@@ -167,7 +167,7 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], told: dict[s
         "- Before the first command the kind of tool and the program are answered all the same; of four programs, one has to be the right one.",
         "- `last_tool_kind`, `last_program` and `last_changed_file` were not judged on tau-bench, whose tools touch no files; there they are often wrong.",
         "- Tools and error sentences unlike any in training: a refusal worded as a remark can pass for success, with a high probability.",
-        "- Refused edits of windowed editors that show long parts of the code are often missed (`last_command_failed`), and long JSON records taken for failures.",
+        "- Long JSON records are sometimes taken for failures (`last_command_failed`).",
         "- Whether a file was changed so far is often missed; commands that repeat, one after the other or in a loop, are found little better than by chance.",
         "- A quiet failure (no output, no status shown) looks like a success; the model says so with some probability only.",
         "- What happened in a part of the history that is no longer shown is not known to it.",

@@ -35,21 +35,21 @@ DEFAULT: Questions = {
         "instructions": "Does the last observation contain a Python traceback?",
         "criteria": {"true": "a traceback is printed", "false": "there is none"},
     },
-    "last_changed_file": {
+    "empty_output": {
         "type": "noul",
-        "instructions": "Did the last command change a file?",
-        "criteria": {"true": "a file is different now", "false": "no file is different"},
+        "instructions": "Was the output of the last command empty?",
+        "criteria": {"true": "nothing was printed", "false": "something was printed"},
     },
 }
 """Five questions about the history before a decision, as the model in the package was trained to be asked; what the agent then did is
-not in it. All but `last_command_failed` passed on held-out runs; answers to that one are marked out of scope."""
+not in it. All of them passed on held-out runs."""
 
 TITLES = {
     "last_command_failed": "failed",
     "last_tool_kind": "last tool",
     "step_count": "steps",
     "traceback": "trace",
-    "last_changed_file": "wrote",
+    "empty_output": "empty",
 }
 """Short column titles; other questions are headed by their id."""
 

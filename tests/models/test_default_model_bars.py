@@ -101,8 +101,7 @@ def _wire(m: Message) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", DEFAULT)
 def test_a_default_question_on_held_out_runs(name: str, bar: Callable[..., None]) -> None:
-    """The judge's figures of the weights in the package, which its card is made of. Not met as they were committed: `last_command_failed`
-    (lower end)."""
+    """The judge's figures of the weights in the package, which its card is made of."""
     row = json.loads((JUDGED / "held_out.json").read_text(encoding="utf-8"))[name]
     whole, least = row["all"], 0.65 if row["options"] > 2 else 0.80
     told = {"balanced": whole["balanced"], "ece": whole["ece"], "least_runs": whole["least_runs"], "missed": missed(row)}

@@ -49,7 +49,7 @@ def test_each_step_is_asked_with_its_whole_history_in_one_session(service: Count
 def test_the_table_and_the_summary(service: CountingService) -> None:
     out = replay(EXAMPLE).output
     assert "(swe-agent-1.1, 20 steps)" in out
-    assert "step tokens      m reused computed   reason failed    last tool steps trace wrote      ms  then" in out
+    assert "step tokens      m reused computed   reason failed    last tool steps trace empty      ms  then" in out
     assert "  python -m unittest\n" in out
     assert sum(" run 0.50 " in row for row in out.splitlines()) == 20
     assert "20 decisions in 1 run, model counting" in out

@@ -225,8 +225,8 @@ def test_calibrate_writes_a_pack_that_replay_reads(tmp_path: Path) -> None:
     assert 0.7 < reading.temperature < 1.4  # the labels were drawn from the probabilities themselves
     assert reading.threshold is not None
     assert reading.threshold > 0.6
-    assert pack.readings["last_changed_file"] == DEFAULT_PACK.readings["last_changed_file"]
-    assert "last_changed_file: 0 labelled answers" in result.output
+    assert pack.readings["empty_output"] == DEFAULT_PACK.readings["empty_output"]
+    assert "empty_output: 0 labelled answers" in result.output
 
 
 def test_calibrate_of_what_is_no_recording(tmp_path: Path) -> None:

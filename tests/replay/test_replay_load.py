@@ -241,7 +241,7 @@ def test_a_recording_verifies_and_drift_is_told(
 
     lines = recording.read_text().splitlines()
     changed = json.loads(lines[3])
-    changed["answers"]["last_changed_file"]["noul"] += 1e-6
+    changed["answers"]["empty_output"]["noul"] += 1e-6
     recording.write_text("\n".join([*lines[:3], json.dumps(changed), *lines[4:]]))
     drifted = replay(EXAMPLE, "--verify", recording, "--steps", "1-5", "--json", "-")
     assert (drifted.exit_code, rows(drifted.stdout)[-1]["verification"]["drifts"]) == (4, {"answers": 1})
