@@ -45,7 +45,7 @@ def lines(path: Path) -> int:
 def test_a_replay_in_this_process_leaves_no_store(tmp_path: Path, number: signal.Signals, code: int) -> None:
     temporary, out = tmp_path / "tmp", tmp_path / "out.jsonl"
     temporary.mkdir()
-    process = started(temporary, "replay", EXAMPLE, "--rate", 4, "--json", out)
+    process = started(temporary, "replay", EXAMPLE, "--rate", 1, "--json", out)
     when(lambda: lines(out) >= 2, process)
     assert list(temporary.glob("flide-agent-*"))
     process.send_signal(number)
@@ -59,7 +59,7 @@ def test_a_replay_in_this_process_leaves_no_store(tmp_path: Path, number: signal
 @pytest.mark.parametrize("agents", [1, 2])
 def test_a_replay_leaves_no_session_on_a_server(server: ServerProcess, tmp_path: Path, agents: int) -> None:  # noqa: F811
     out = tmp_path / "out.jsonl"
-    process = started(tmp_path, "replay", EXAMPLE, "--rate", 4, "--json", out, "--url", server.url, "--agents", agents)
+    process = started(tmp_path, "replay", EXAMPLE, "--rate", 1, "--json", out, "--url", server.url, "--agents", agents)
     when(lambda: lines(out) >= 2, process)
     with Client(server.url) as client:
         assert any(s["id"].startswith("replay-") for s in client.sessions())

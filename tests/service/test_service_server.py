@@ -68,7 +68,7 @@ def test_start_to_first_answer(start: Start, tmp_path: Path) -> None:
         reply = client.systemone("s", QUESTIONS)
     assert time.perf_counter() - server.started < 10
     assert not reply.x_untrained, "the embedded model is trained"
-    assert set(reply.x_out_of_scope) == set(QUESTIONS), "none of these is in its card, and each answer says so"
+    assert set(reply.x_out_of_scope) == set(QUESTIONS) - {"failed"}, "its card holds one of these, and the other answers say so"
     assert reply.x_prompt_format
     assert server.stop() == 0
 
