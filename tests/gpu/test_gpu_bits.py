@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -59,6 +60,29 @@ class Tally:
             x, y = engine.export(c).tensors, engine.export(other.checkpoints[at]).tensors
             for name in x:
                 self.equal(f"{what} checkpoint {at} {name}", x[name].float(), y[name].float())
+
+
+def check_ways(
+    engine: Engine, run: Callable[..., tuple[RequestResult, ...]], order: Sequence[int], forest: Forest, tally: Tally, what: str
+) -> None:
+    """One round as run(0, *requests) gives it, and as run(way, *requests) does for each way of `order`: logits and states; then one
+    step of each request resumed, in every way."""
+    want = run(0, *forest.requests)
+    for way in order:
+        got = run(way, *forest.requests)
+        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+            tally.equal(f"{what} request {i} way {way}", bits(a), bits(b))
+            tally.same_state(engine, f"{what} request {i} way {way}", a, b)
+        release(*got)
+    for i, result in enumerate(want):
+        for (_, m), checkpoint in result.checkpoints.items():
+            first, *others = [run(way, resumed(forest.requests[i], checkpoint))[0] for way in sorted({0, *order})]
+            for other in others:
+                tally.equal(f"{what} request {i} resumed at {m}", bits(other, 1), bits(first, 1))
+            release(first, *others)
+            break
+    release(*want)
+    assert not tally.failed, tally.failed[:4]
 
 
 def check_round(engine: Engine, forest: Forest, rng: np.random.Generator, tally: Tally, *, states: bool) -> None:
@@ -213,6 +237,7 @@ def test_gate_apart_equals_gate_in_the_first_product(engine: Engine, rounds: ran
     if any(kinds & e._forward._products.fixed for _, e in pair):  # type: ignore[attr-defined]
         for _, e in pair:  # another kernel has other bits: what is compared is the order of the same one
             e._forward._products.fixed |= kinds  # type: ignore[attr-defined]
+            e._forward._one_gate = True  # type: ignore[attr-defined]
 
     def run(which: int, *requests: Request) -> tuple[RequestResult, ...]:
         monkeypatch.setattr(shapes, "APART_FROM", 0 if pair[which][0] else 1 << 30)
@@ -223,21 +248,7 @@ def test_gate_apart_equals_gate_in_the_first_product(engine: Engine, rounds: ran
         for seed in rounds[: 6 if engine.info.dtype == "float32" else max(12, len(rounds) // 8)]:
             rng = np.random.default_rng(seed)
             forest = random_forest(rng, engine.info.vocab_size, most=int(rng.choice([80, 300, 900])))
-            want = run(0, *forest.requests)
-            for which in (1, 0, 1, 0, 1):
-                got = run(which, *forest.requests)
-                for i, (a, b) in enumerate(zip(got, want, strict=True)):
-                    tally.equal(f"round {seed} request {i} {pair[which][0]}", bits(a), bits(b))
-                    tally.same_state(engine, f"round {seed} request {i} {pair[which][0]}", a, b)
-                release(*got)
-            for i, result in enumerate(want):
-                for (_, m), checkpoint in result.checkpoints.items():
-                    again = [run(which, resumed(forest.requests[i], checkpoint))[0] for which in (0, 1)]
-                    tally.equal(f"round {seed} request {i} resumed at {m}", bits(again[0], 1), bits(again[1], 1))
-                    release(*again)
-                    break
-            release(*want)
-            assert not tally.failed, tally.failed[:4]
+            check_ways(engine, run, (1, 0, 1, 0, 1), forest, tally, f"round {seed}")
     finally:
         for _, e in pair:
             e._forward = None  # type: ignore[assignment] - a failed test keeps the engine, which must not keep its workspace

@@ -14,9 +14,9 @@ from flide_engine.kernels import attention
 from flide_engine.kernels.attention import SHORT
 from flide_engine.segments import Request, Round
 from forest import Stored, decision, plan, what_if
-from forests import random_forest, resumed
+from forests import random_forest
 from test_attention import NO_SPLIT, Case
-from test_gpu_bits import Tally, bits, release
+from test_gpu_bits import Tally, check_ways
 
 RESUMED = Stored(128, np.array([1, 0], np.int32), 0)
 MIXED = (decision(130, 65, 40), what_if(), decision(3, 2, checkpoint=RESUMED), decision(640, 30, 1))
@@ -75,22 +75,7 @@ def test_low_tiles_and_high_ones_have_the_same_bits(rounds: range, monkeypatch: 
     for seed in rounds[: max(12, len(rounds) // 4)]:
         rng = np.random.default_rng(seed)
         forest = random_forest(rng, engine.info.vocab_size, most=(80, 300, 900)[seed % 3])
-        want = run(0, *forest.requests)
-        for which in (1, 2, 0, 1, 2):
-            got = run(which, *forest.requests)
-            for i, (a, b) in enumerate(zip(got, want, strict=True)):
-                tally.equal(f"round {seed} request {i} way {which}", bits(a), bits(b))
-                tally.same_state(engine, f"round {seed} request {i} way {which}", a, b)
-            release(*got)
-        for i, result in enumerate(want):
-            for (_, m), checkpoint in result.checkpoints.items():
-                again = [run(which, resumed(forest.requests[i], checkpoint))[0] for which in range(len(ways))]
-                for result_again in again[1:]:
-                    tally.equal(f"round {seed} request {i} resumed at {m}", bits(result_again, 1), bits(again[0], 1))
-                release(*again)
-                break
-        release(*want)
-        assert not tally.failed, tally.failed[:4]
+        check_ways(engine, run, (1, 2, 0, 1, 2), forest, tally, f"round {seed}")
     assert memory.free() == before
     chosen: Any = ways[2][1]._forward
     assert {chosen._workspace.attention(s).rows for s in chosen.graphs._graphs} == {64, 128}, "rounds on both sides"
