@@ -16,7 +16,7 @@ from flide_engine.cuda.landing import Landing, Landings
 from flide_engine.cuda.linear import input_matrices, mix_linear
 from flide_engine.cuda.metadata import DeviceRound, MetadataBlock, Staged
 from flide_engine.cuda.products import Products, check_products, parts_agree
-from flide_engine.cuda.shape import APART_FROM, PassShape, shape_of
+from flide_engine.cuda.shape import PassShape, apart, shape_of
 from flide_engine.cuda.workspace import Workspace
 from flide_engine.kernels.gdn_chunks import Chunks, fill_chunks
 from flide_engine.kernels.language import triton
@@ -47,13 +47,7 @@ class CudaForward:
     label_mass = True
 
     def __init__(
-        self,
-        model: Model,
-        memory: Memory,
-        max_stream: int,
-        *,
-        graphs: bool = True,
-        first_split: int = FIRST_SPLIT,
+        self, model: Model, memory: Memory, max_stream: int, *, graphs: bool = True, first_split: int = FIRST_SPLIT
     ) -> None:
         """graphs: replay captured passes; the bits are the same without. first_split: where histories are first split; part of the
         numerics, changed by tests alone."""
@@ -86,7 +80,7 @@ class CudaForward:
         rows = capacities(self._max_stream)
         result = check_products(self._weights(), self._products, rows)
         mixing = next((layer for layer in self._model.layers if isinstance(layer, LinearLayer)), None)
-        if mixing is not None and (few := [count for count in rows if count < APART_FROM]):
+        if mixing is not None and (few := [count for count in rows if not apart(count)]):
             self._one_gate = parts_agree(mixing.in_all, (mixing.in_first, mixing.in_z), self._products, few)
         if self._memory.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -240,7 +234,7 @@ class CudaForward:
                     self._workspace,
                     self._products,
                     self._aside,
-                    apart=not self._one_gate or at.shape.apart,
+                    apart=not self._one_gate or apart(at.shape.rows),
                 )
                 linear += 1
                 if last and not at.shape.readouts:

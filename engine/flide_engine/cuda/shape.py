@@ -27,6 +27,11 @@ MOST_PADDING = 1_024
 RUNGS_AHEAD = 3
 
 
+def apart(rows: int) -> bool:
+    """Whether output gates have products of their own in a pass of so many rows."""
+    return rows >= APART_FROM
+
+
 def power_of_two(n: int, least: int = 1) -> int:
     return max(least, 1 << max(0, n - 1).bit_length())
 
@@ -74,13 +79,8 @@ class PassShape:
         tokens_a_tile: of its attention, which has kernels of its own for each; 0 where a model has one.
         """
         kinds = tuple(1 if n == 1 else 16 if n % 16 == 0 else 2 for n in (self.rows, self.segments, self.chunks))
-        runs = map(bool, (self.readouts, self.trunk_levels, self.local_levels, self.apart))
+        runs = map(bool, (self.readouts, self.trunk_levels, self.local_levels, apart(self.rows)))
         return (*kinds, tokens_a_tile, self.readouts > 16, self.spans > 1, *runs)
-
-    @property
-    def apart(self) -> bool:
-        """Whether output gates have products of their own."""
-        return self.rows >= APART_FROM
 
     @property
     def chunks(self) -> int:
