@@ -162,7 +162,7 @@ def text(card: Card, held_out: dict[str, Any], own: dict[str, Any], told: dict[s
         "runs of our own that were not trained on, both of the same weight, none of the judged sources: on tools unlike those of training a model is too sure of itself.", "",
         "## Data", "",
         "Runs of a scripted agent in temporary copies of installed packages (real commands, exit codes, changed files), runs over JSON tools with a small database, sketched runs of many",
-        "kinds of tools with answers put together from parts (these for the temperatures alone), and InterCode episodes (princeton-nlp/intercode, MIT), rendered in ten formats with many wordings: [engine/training](../../engine/training/README.md).", "",
+        "kinds of tools with answers put together from parts, and InterCode episodes (princeton-nlp/intercode, MIT), rendered in ten formats with many wordings: [engine/training](../../engine/training/README.md).", "",
         "## Known failures", "",
         "- Before the first command the kind of tool and the program are answered all the same; of four programs, one has to be the right one.",
         "- `last_tool_kind`, `last_program` and `last_changed_file` were not judged on tau-bench, whose tools touch no files; there they are often wrong.",

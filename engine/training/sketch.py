@@ -64,9 +64,8 @@ class Sketch:
         self.number = rng.choice(("{i}:{t}", "{i:5d}\t{t}", "{i}| {t}", "{t}", "{i}: {t}", "L{i} {t}"))
         self.head = rng.choice(HEADS)
         self.more = rng.choice(("", "({k} more lines {w})", "({k} more lines {w})", "[{k} lines {w}]", "... {k} lines {w} ..."))
-        self.headed = (
-            rng.random() < 0.7
-        )  # refusals show code as views do: a frame around code tells nothing of what became of it
+        # Refusals show code as views do: a frame around code tells nothing of what became of it.
+        self.headed = rng.random() < 0.7
         self.shell = rng.random() < 0.6
         self.bad = rng.choice((0.15, 0.35, 0.5, 0.6))
 
