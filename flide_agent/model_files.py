@@ -12,18 +12,31 @@ if TYPE_CHECKING:
     from flide_agent.prompts import Prompts
 
 
-def prompts_of(model: str) -> tuple[Prompts, Card | None]:
-    """The prompts and the card of a model: "default", "dummy:SIZE", a folder, or a hub id. Raises StartError saying what to change."""
+GIVE = "give 'default' for the model in the package, a folder, or a hub id (org/name)"
+
+
+def directory_of(model: str) -> Path:
+    """Where a model's files are; of "dummy:SIZE", which has none, those of the model in the package. Raises StartError."""
     from flide_engine.models import ModelError, locate  # here, so that commands that need no model stay quick
 
     from flide_agent import default_model
+
+    if model == "default" or model.startswith("dummy:"):
+        return default_model.DIRECTORY
+    try:
+        return Path(locate(model))
+    except ModelError as e:  # the engine names the model too, and knows nothing of the one in the package
+        why = str(e).removeprefix(f"model {model!r} ")
+        raise StartError(f"model {model!r} {why}; {GIVE}") from e
+
+
+def prompts_of(model: str) -> tuple[Prompts, Card | None]:
+    """The prompts and the card of a model: "default", "dummy:SIZE", a folder, or a hub id. Raises StartError."""
     from flide_agent.prompts import PromptError, Prompts
 
+    directory = directory_of(model)
     try:
-        if model.startswith("dummy:"):  # random weights in true shapes have no tokenizer of their own, and no card
-            return Prompts.load(default_model.DIRECTORY), None
-        directory = default_model.DIRECTORY if model == "default" else Path(locate(model))
-        card = Card.read(directory)
+        card = None if model.startswith("dummy:") else Card.read(directory)  # random weights were judged for nothing
         return Prompts.load(directory, card), card
-    except (ModelError, PromptError, CardError) as e:
+    except (PromptError, CardError) as e:
         raise StartError(f"model {model!r}: {e}") from e

@@ -90,6 +90,7 @@ def engine(
     from flide_agent.bench.ablation import ABLATION, Switches
     from flide_agent.bench.report import Report
     from flide_agent.bench.sources import measured
+    from flide_agent.errors import StartError
 
     common = Common.of(model, device, dtype, memory, max_memory, max_stream)
     given = Switches(not no_fork, not no_graphs, not no_flat, not no_readout)
@@ -114,6 +115,8 @@ def engine(
 
     try:
         inside.run(load, report, found, names, variants, repeats=repeats, histories=lengths, most_in_round=in_round)
+    except StartError as e:
+        raise typer.BadParameter(e.message, param_hint="--model") from e
     except (ModelError, ValueError) as e:
         raise typer.BadParameter(str(e)) from e
     raise typer.Exit(report.finish())

@@ -81,12 +81,13 @@ class Timed:
 def load(
     model: str, device: str, dtype: str, memory_bytes: int, max_stream: int, graphs: bool, max_memory: int | None = None
 ) -> Engine:
-    """An engine. Raises ModelError or ValueError."""
-    from flide_agent import default_model
+    """An engine. Raises StartError for a model that is not there, ModelError or ValueError."""
+    from flide_agent.model_files import directory_of
 
     if device.startswith("cuda") and max_memory is not None:
         cap(device, max_memory)
-    name = str(default_model.DIRECTORY) if model == "default" else model
+    directory = directory_of(model)
+    name = str(directory) if model == "default" else model
     return Engine.load(
         name, device=device, dtype=getattr(torch, dtype), memory_bytes=memory_bytes, max_stream=max_stream, graphs=graphs
     )
