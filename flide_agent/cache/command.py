@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,15 +61,13 @@ def list_sessions(
     if json_:
         print(json.dumps(msgspec.to_builtins(found)))
         return
-    print(
-        f"{'SESSION':<36} {'TENANT':<12} {'LAST USED':<16} {'STEPS':>6} {'TOKENS':>8} {'CKPTS':>6} {'BYTES':>10} {'SHARED':>10}"
-    )
+    rows: list[tuple[str, ...]] = [("SESSION", "TENANT", "LAST USED", "STEPS", "TOKENS", "CKPTS", "BYTES", "SHARED")]
     for line in found:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(line.updated))
-        print(
-            f"{_plain(line.id):<36} {_plain(line.tenant):<12} {used:<16} {line.steps:>6} {line.tokens:>8} {line.checkpoints:>6} "
-            f"{size(line.bytes):>10} {size(line.shared):>10}"
-        )
+        counts = str(line.steps), str(line.tokens), str(line.checkpoints), size(line.bytes), size(line.shared)
+        rows.append((_plain(line.id), _plain(line.tenant), used, *counts))
+    for text in _columns(rows):
+        print(text)
     print(_counted(len(found), "session"))
 
 
@@ -204,13 +202,24 @@ def size(count: Any) -> str:
     return f"{value:.1f} TiB"
 
 
+def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Rows with their cells below each other: texts, of which there are three, begin at one place, numbers end at one."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        gaps = [" " * (width - cell_len(text)) for text, width in zip(row, widths, strict=True)]
+        yield "  ".join(text + gap if i < 3 else gap + text for i, (text, gap) in enumerate(zip(row, gaps, strict=True)))
+
+
 def _counted(n: int, thing: str) -> str:
     return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 def _plain(text: str) -> str:
     """Ids are a client's: no control character reaches the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:80]
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    return shown if len(shown) <= 80 else shown[:79] + "…"
 
 
 def _fail(message: str) -> None:
