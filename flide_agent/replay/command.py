@@ -33,6 +33,9 @@ __all__ = ["Options", "run"]
 DONE, PROBLEMS, WRONG, NO_SERVICE, DRIFT = 0, 1, 2, 3, 4
 """Exit codes; those of `ending` are for a replay that was ended."""
 
+FILES_NAMED = 3
+"""At most, where nothing was asked."""
+
 
 def run(options: Options) -> int:
     """Replay the files; returns the exit code. Everything for people goes to stderr when the JSONL takes stdout."""
@@ -92,6 +95,7 @@ def _walk(options: Options, pack: Pack, labels: Labels, past: Resumed | None, se
         options.steps,
         options.every,
         pack.moments,
+        pack.needing,
         label=known,
         wait=Pace(options.rate) if options.rate is not None else None,
         side=_side(options, service, stack),
@@ -145,7 +149,7 @@ def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk:
         code = code_of(e)
     screen.progress.stop()
     screen.summary()
-    for text in _unmet(options, walk, screen.totals) if complete else ():
+    for text in _unmet(options, walk, screen) if complete else ():
         say.print(text, soft_wrap=True)
     scored = out.scores.results()
     for text in out.scores.lines(scored):
@@ -175,19 +179,28 @@ def _replay(options: Options, found: list[Path | Problem], labels: Labels, walk:
     return code
 
 
-def _unmet(options: Options, walk: Walk, totals: Totals) -> list[str]:
+def _unmet(options: Options, walk: Walk, screen: Screen) -> list[str]:
     """What was asked for and did not come about."""
+    totals = screen.totals
     out = []
-    if totals.runs and not totals.decisions and not totals.problems:
-        out.append(
-            f"nothing was asked: of {counted(totals.runs, 'run')}, --steps and --every choose no step with such a moment"
-        )
-    elif not totals.runs and not totals.problems:
-        out.append("nothing was asked: there is no run in what was given")
+    if not totals.decisions and not totals.problems:
+        out.append(f"nothing was asked: {_why_nothing(options, totals, list(screen.seen))}")
     paced = options.rate is not None and options.rate.recorded is not None and totals.decisions > 0
     if paced and isinstance(walk.wait, Pace) and not walk.wait.timed:
         out.append("--rate recorded: no step has a recorded time, so none was waited for")
     return out
+
+
+def _why_nothing(options: Options, totals: Totals, files: list[str]) -> str:
+    if not totals.runs:
+        return "there is no run in what was given"
+    if not totals.steps:
+        named = ", ".join(line(f, 160) for f in files[:FILES_NAMED])
+        more = f" and {counted(len(files) - FILES_NAMED, 'more file')}" if len(files) > FILES_NAMED else ""
+        return f"there is no step, that is no action of an agent, in the {counted(totals.runs, 'run')} of {named}{more}"
+    if options.steps != (1, None) or options.every != 1:
+        return f"of {counted(totals.runs, 'run')}, --steps and --every choose no step with such a moment"
+    return f"of {counted(totals.steps, 'step')}, none has a moment that these questions are asked at"
 
 
 def _identity(service: Decides) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def _tour(checks: Checks, recorded: Run, store: Path, model: str) -> None:
 def _replay(checks: Checks, client: Client, recorded: Run) -> list[Decision]:
     with Screen(checks.console, DEFAULT_PACK, 1) as screen:
         decisions: list[Decision] = []
-        for event in Walk(client, DEFAULT).over([recorded]):
+        for event in Walk(client, DEFAULT, needing=DEFAULT_PACK.needing).over([recorded]):
             screen.show(event)
             if isinstance(event, Decision):
                 decisions.append(event)

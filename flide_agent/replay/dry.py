@@ -70,7 +70,7 @@ class Counting:
     """Counts requests as the service would read them. Raises QuestionsError for questions that it would refuse."""
 
     def __init__(self, prompts: Prompts, pack: Pack) -> None:
-        self.prompts, self.plan = prompts, Plan(pack.questions, pack.moments)
+        self.prompts, self.plan = prompts, Plan(pack.questions, pack.moments, pack.needing)
         try:
             self.branches = {
                 n: len(prompts.question(q).tokens) for n, q in parse_questions(pack.questions, ("questions",)).items()

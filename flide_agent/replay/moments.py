@@ -9,13 +9,16 @@ its action and what came back is what the next one sees. Then both are one reque
 It is not so where the history was rewritten in between (elided observations, a condensation, a summary, a removed message), where
 the next step is not asked about (`--steps`, `--every`), or after the last one: there `after` is a request of its own, on the
 history that the step saw with its action and result. Histories are compared, not assumed.
+
+A question that needs an action, such as which tool was used last, is not asked about a history in which the agent has not spoken
+yet.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,20 +78,27 @@ class Asked:
 class Plan:
     """at: the questions of each moment. digest: of all of it.
 
-    moments: of a question, BEFORE where it is not named.
+    moments: of a question, BEFORE where it is not named. needing: those that need an action.
     """
 
-    def __init__(self, questions: Questions, moments: Mapping[str, str]) -> None:
+    def __init__(self, questions: Questions, moments: Mapping[str, str], needing: Collection[str] = ()) -> None:
+        self.needing = frozenset(needing)
         self.at: dict[str, Questions] = {
             m: {name: q for name, q in questions.items() if moments.get(name, BEFORE) == m} for m in MOMENTS
         }
         self.digest = hashlib.sha256(json.dumps(self.at).encode()).hexdigest()[:16]
 
+    def of(self, step: Step, moment: str) -> Questions:
+        """What is asked at a moment of a step."""
+        if not self.needing or moment == AFTER or acted(step.messages):
+            return self.at[moment]
+        return {name: q for name, q in self.at[moment].items() if name not in self.needing}
+
     def parts(self, steps: list[Step]) -> Iterator[tuple[list[Wire], list[Part]]]:
         """The histories to ask about, in order, each with what it decides. A step without a recorded result has no `after`."""
         waiting: Step | None = None
         for step in steps:
-            parts = [(step, m) for m in (BEFORE, PROPOSED) if self.at[m] and (m == BEFORE or step.proposed)]
+            parts = [(step, m) for m in (BEFORE, PROPOSED) if self.of(step, m) and (m == BEFORE or step.proposed)]
             if waiting is not None:
                 if parts and waiting.after() == step.messages:
                     parts = [(waiting, AFTER), *parts]
@@ -103,9 +113,14 @@ class Plan:
     def asked(self, messages: list[Wire], parts: list[Part]) -> Asked:
         """The request that decides these parts."""
         history: Questions = {}
-        for _, moment in parts:
+        for step, moment in parts:
             if moment != PROPOSED:
-                history = history | self.at[moment]
+                history = history | self.of(step, moment)
         step, last = parts[-1]
         candidate = step.proposed if last == PROPOSED else []
-        return Asked(messages, history, candidate, self.at[PROPOSED] if candidate else {}, tuple(parts))
+        return Asked(messages, history, candidate, self.of(step, PROPOSED) if candidate else {}, tuple(parts))
+
+
+def acted(messages: list[Wire]) -> bool:
+    """Whether the agent has spoken, or a tool has answered. Text alone does not tell a command from talk."""
+    return any(m["role"] in ("assistant", "tool") for m in messages)

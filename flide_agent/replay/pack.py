@@ -12,7 +12,7 @@ from typing import Any
 from flide_agent.replay.moments import BEFORE, MOMENTS
 from flide_agent.replay.questions import DEFAULT, Questions, QuestionsError
 
-OWN = ("moment", "reference", "map", "threshold", "temperature")
+OWN = ("moment", "reference", "map", "threshold", "temperature", "needs_action")
 """Keys of a question in a pack that are for replay; the service never sees them."""
 
 
@@ -23,7 +23,7 @@ class Reading:
     moment: of each step: "before" the agent speaks, with its message "proposed", "after" the result is there.
     reference: name of the label to compare with, "" for none. map: from the label's value (as text) to an option's name, a
     level's number, or true and false. threshold: of P(yes), or of the probability of the chosen option; None for none.
-    temperature: divides the logits before a threshold is looked at.
+    temperature: divides the logits before a threshold is looked at. needs_action: not asked before the agent's first message.
     """
 
     reference: str = ""
@@ -31,6 +31,7 @@ class Reading:
     threshold: float | None = None
     temperature: float = 1.0
     moment: str = BEFORE
+    needs_action: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class Pack:
     def moments(self) -> dict[str, str]:
         """Of every question."""
         return {name: r.moment for name, r in self.readings.items()}
+
+    @property
+    def needing(self) -> frozenset[str]:
+        """The questions that need an action."""
+        return frozenset(name for name, r in self.readings.items() if r.needs_action)
 
     def calibrated(self, name: str, answer: dict[str, Any]) -> dict[str, float]:
         """Probabilities of an answer's options at the question's temperature; of a noul "true" and "false"."""
@@ -59,7 +65,14 @@ class Pack:
 
 
 DEFAULT_PACK = Pack(
-    DEFAULT, {name: Reading() for name in DEFAULT} | {"last_command_failed": Reading("last_failed", threshold=0.5)}
+    DEFAULT,
+    {
+        "last_command_failed": Reading("last_failed", threshold=0.5),
+        "last_tool_kind": Reading(needs_action=True),
+        "step_count": Reading(needs_action=True),  # its lowest level is 1 to 3
+        "traceback": Reading(),
+        "empty_output": Reading(needs_action=True),
+    },
 )
 """The default questions; whether the last command failed is compared with what the formats hold of it (return codes, error marks)."""
 
@@ -105,6 +118,7 @@ def described(pack: Pack) -> dict[str, Any]:
             "map": r.map,
             "threshold": r.threshold,
             "temperature": r.temperature,
+            "needs_action": r.needs_action or None,
         }
         out[name] = {**question, **{k: v for k, v in own.items() if v not in ("", {}, None)}}
     return out
@@ -151,7 +165,7 @@ def _parsed(path: Path) -> Any:
 def _reading(question: dict[str, Any], where: str) -> Reading:
     reference, table = question.get("reference", ""), question.get("map", {})
     threshold, temperature = question.get("threshold"), question.get("temperature", 1.0)
-    moment = question.get("moment", BEFORE)
+    moment, needs = question.get("moment", BEFORE), question.get("needs_action", False)
     if moment not in MOMENTS:
         raise QuestionsError(f"{where}: moment must be one of {', '.join(MOMENTS)}")
     if not isinstance(reference, str):
@@ -162,7 +176,9 @@ def _reading(question: dict[str, Any], where: str) -> Reading:
         raise QuestionsError(f"{where}: threshold must be a number from 0 to 1")
     if not _number(temperature) or not 0 < temperature < 1e6:
         raise QuestionsError(f"{where}: temperature must be a number above 0")
-    return Reading(reference, table, None if threshold is None else float(threshold), float(temperature), moment)
+    if not isinstance(needs, bool):
+        raise QuestionsError(f"{where}: needs_action must be true or false")
+    return Reading(reference, table, None if threshold is None else float(threshold), float(temperature), moment, needs)
 
 
 def _number(value: object) -> bool:

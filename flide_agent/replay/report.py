@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, TextIO
 
 import msgspec
+from rich.cells import cell_len, set_cell_size
 
 from flide_agent.replay.decision import Decision
 from flide_agent.replay.questions import TITLES, Questions
@@ -23,13 +24,15 @@ _SHOWN_PROBLEMS = 5  # a file of thousands of rows in a format that is not read 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Fixed-width columns. narrow leaves out what m already says. then: characters of what the agent did next, 0 for none.
-    moments: whether a row says which moment of its step it is about."""
+    """Columns of known width: longer texts are cut, a longer number takes the space before the next columns. narrow leaves out
+    what m already says. then: columns for what the agent did next, 0 for none. moments: whether a row says which moment of
+    its step it is about. last: the highest number of a step."""
 
     questions: Questions
     narrow: bool = False
     then: int = 0
     moments: bool = False
+    last: int = 0
     columns: tuple[tuple[str, int], ...] = field(init=False)
     """Title and width of each."""
 
@@ -37,31 +40,46 @@ class Layout:
         object.__setattr__(self, "columns", tuple(self._columns()))
 
     @classmethod
-    def fitting(cls, questions: Questions, width: int | None, moments: bool = False) -> Layout:
+    def fitting(cls, questions: Questions, width: int | None, moments: bool = False, last: int = 0) -> Layout:
         """The widest layout for a terminal of so many columns; None is no terminal, where lines may be long."""
-        whole = cls(questions, moments=moments)
+        whole = cls(questions, moments=moments, last=last)
         if width is None:
             return replace(whole, then=40)
-        if width < len(whole.header()):
+        taken = cell_len(whole.header())
+        if width < taken:
             return replace(whole, narrow=True)
-        spare = width - len(whole.header()) - 2
+        spare = width - taken - 2
         return replace(whole, then=min(spare, 60) if spare >= 16 else 0)
 
     def _columns(self) -> list[tuple[str, int]]:
-        fixed = [("step", 4), ("moment", 8), ("tokens", 6), ("m", 6), ("reused", 6), ("computed", 8), ("reason", 8)]
-        asked = [(line(TITLES.get(name, name), 10), self._width(name)) for name in self.questions]
+        fixed = [("step", max(4, len(str(self.last)))), ("moment", 8), ("tokens", 6), ("m", 6), ("reused", 6)]
+        fixed += [("computed", 8), ("reason", 8)]
+        asked = [(_short(TITLES.get(name, name), 10), self._width(name)) for name in self.questions]
         left_out = ({"reused"} if self.narrow else set()) | (set() if self.moments else {"moment"})
         return [c for c in fixed if c[0] not in left_out] + asked + [("ms", 7)]
 
     def _width(self, name: str) -> int:
-        return 12 if self.questions[name].get("type") == "choice" else max(5, min(len(TITLES.get(name, name)), 10))
+        question = self.questions[name]
+        if question.get("type") == "choice":
+            return 12
+        levels = question.get("criteria") if question.get("type") == "score" else None
+        highest = str(len(levels) - 1) if isinstance(levels, list) else "0"  # the service says what is wrong with others
+        return max(len(highest) + len(".00?"), cell_len(_short(TITLES.get(name, name), 10)))
 
     def header(self) -> str:
-        return " ".join(title.rjust(width) for title, width in self.columns) + ("  then" if self.then else "")
+        return self._aligned([title for title, _ in self.columns]) + ("  then" if self.then else "")
+
+    def _aligned(self, cells: list[str]) -> str:
+        """Every cell ends where its column does, unless what stands before it leaves no room."""
+        row, end = "", -1
+        for text, (_, width) in zip(cells, self.columns, strict=True):
+            end += 1 + width
+            row += " " * bool(row) + " " * (end - _wide(row) - bool(row) - _wide(text)) + text
+        return row
 
     def row(self, d: Decision) -> str:
         # What one request decides at several moments, it costs once.
-        cost = (d.computed_tokens, _short(d.reason, 12), f"{d.milliseconds:.1f}") if d.first else ('"', '"', '"')
+        cost = (d.computed_tokens, _short(d.reason, 8), _milliseconds(d.milliseconds)) if d.first else ('"', '"', '"')
         cells = [str(d.step.index), *([d.moment] if self.moments else []), str(d.history_tokens), str(d.m)]
         cells += [] if self.narrow else [str(d.reused_tokens)]
         cells += [
@@ -70,8 +88,7 @@ class Layout:
             *(cell(d.answers.get(name)) + "?" * (name in d.out_of_scope) for name in self.questions),
             cost[2],
         ]
-        row = " ".join(text.rjust(width) for text, (_, width) in zip(cells, self.columns, strict=True))
-        return row + (f"  {line(d.step.action, self.then)}" if self.then else "")
+        return self._aligned(cells) + (f"  {_cut(d.step.action, self.then)}" if self.then else "")
 
 
 def cell(answer: dict[str, Any] | None) -> str:
@@ -86,8 +103,22 @@ def cell(answer: dict[str, Any] | None) -> str:
     return f"{_short(answer['choice'], 6)} {p:.2f}"
 
 
-_short = lru_cache(1024)(line)
-"""`line` of texts that come again and again: reasons and options."""
+def _cut(text: str, width: int) -> str:
+    """`line`, cut to columns of the terminal: some characters take two."""
+    text = line(text, width)
+    return text if _wide(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def _wide(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
+
+
+_short = lru_cache(1024)(_cut)
+"""Of texts that come again and again: reasons and options."""
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.1f}" if value < 99_999.95 else f"{value:.0f}"
 
 
 def heading(run: Run, steps: int) -> str:

@@ -36,8 +36,8 @@ class Screen:
         self.console = console
         self.agents = agents
         self.live = console.is_terminal
-        moments = set(pack.moments.values()) != {BEFORE}
-        self.layout = Layout.fitting(pack.questions, console.width if self.live else None, moments)
+        self.pack = pack
+        self.layout = self._layout(0)
         self.files = files
         self.seen: dict[str, None] = {}
         self.shown = Shown()
@@ -53,6 +53,11 @@ class Screen:
             disable=not self.live,
         )
         self.task = self.progress.add_task("reading", total=None)
+
+    def _layout(self, last: int) -> Layout:
+        """last: the highest number of a step."""
+        moments = set(self.pack.moments.values()) != {BEFORE}
+        return Layout.fitting(self.pack.questions, self.console.width if self.live else None, moments, last)
 
     def __enter__(self) -> Screen:
         self.progress.start()
@@ -102,6 +107,7 @@ class Screen:
         if self.totals.runs > 1:
             self._print("", "")
         self._print(heading(event.run, event.steps), "bold")
+        self.layout = self._layout(max((s.index for s in event.run.steps), default=0))
         self.waiting_for_first = True
 
     def _decision(self, event: Decision) -> None:

@@ -65,6 +65,8 @@ class Totals:
     """Sums over a replay. A request may decide several moments; tokens, forks and milliseconds are of requests."""
 
     runs: int = 0
+    steps: int = 0
+    """Of these runs, also those that are not asked about."""
     decisions: int = 0
     requests: int = 0
     reused: int = 0
@@ -85,6 +87,7 @@ class Totals:
     def add(self, event: Event) -> None:
         if isinstance(event, Started):
             self.runs += 1
+            self.steps += len(event.run.steps)
         elif isinstance(event, Problem):
             self.problems.append(event)
         elif isinstance(event, Decision):

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -72,7 +72,8 @@ WINDOW = 32
 @dataclass
 class Walk:
     """steps: (first, last) step to ask about, from 1, both included; None asks about all. every: of those each n-th, from the
-    first on. moments: of a question, "before" where it is not named.
+    first on. moments: of a question, "before" where it is not named. needing: those that are not asked before the agent's first
+    message.
 
     wait: called before each question; paces a replay. side: asks the same elsewhere. warm: every run is walked once
     beforehand, unseen. sessions: the ids that were opened, so that whoever owns the service can delete them. Safe to share
@@ -84,6 +85,7 @@ class Walk:
     steps: tuple[int, int | None] = (1, None)
     every: int = 1
     moments: Mapping[str, str] = field(default_factory=dict)
+    needing: Collection[str] = ()
     prefix: str = field(default_factory=lambda: f"replay-{uuid.uuid4().hex[:12]}")
     sessions: list[str] = field(default_factory=list)
     label: Callable[[Run, Step, str], dict[str, Any]] = lambda run, step, moment: labels_at(step, moment)
@@ -107,7 +109,7 @@ class Walk:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.plan = Plan(self.questions, self.moments)
+        self.plan = Plan(self.questions, self.moments, self.needing)
         self._leaving = Leaving(self.service)
         if self.past is not None:
             self._requests = itertools.count(self.past.requests + 1)

@@ -42,7 +42,7 @@ def test_each_step_is_asked_with_its_whole_history_in_one_session(service: Count
     assert result.exit_code == 0
     assert [messages for _, messages, _ in service.asked] == steps_of(EXAMPLE)
     assert len({session for session, _, _ in service.asked}) == 1
-    assert all(q == DEFAULT for _, _, q in service.asked)
+    assert all(q == DEFAULT for _, _, q in service.asked[1:])
     assert service.deleted == [service.asked[0][0]]
 
 
@@ -51,7 +51,7 @@ def test_the_table_and_the_summary(service: CountingService) -> None:
     assert "(swe-agent-1.1, 20 steps)" in out
     assert "step tokens      m reused computed   reason failed    last tool steps trace empty      ms  then" in out
     assert "  python -m unittest\n" in out
-    assert sum(" run 0.50 " in row for row in out.splitlines()) == 20
+    assert sum(" run 0.50 " in row for row in out.splitlines()) == 19, "at all steps but the first"
     assert "20 decisions in 1 run, model counting" in out
     assert "new 1" in out
     assert "append 19" in out
@@ -74,7 +74,7 @@ def test_json_takes_stdout_alone_and_its_keys_are_stable(service: CountingServic
         "kind file row run format step moment source messages history history_tokens m reused_tokens computed_tokens reason answers "
         "milliseconds service_milliseconds session model prompt_format untrained out_of_scope phases labels begun request questions"
     )
-    assert list(decisions[0]["answers"]) == list(DEFAULT)
+    assert list(decisions[1]["answers"]) == list(DEFAULT)
     assert decisions[1]["m"] == decisions[0]["history_tokens"] // 64 * 64
     assert summary["kind"] == "summary"
     assert summary["decisions"] == 3

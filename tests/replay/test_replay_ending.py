@@ -121,6 +121,28 @@ def test_steps_that_are_not_there(service: CountingService, tmp_path: Path) -> N
     assert "nothing was asked" not in replay(EXAMPLE, "--steps", "1").stderr
 
 
+def test_runs_without_steps_are_told_as_such(service: CountingService, tmp_path: Path) -> None:
+    for i in range(5):
+        (tmp_path / f"{i}.json").write_text(json.dumps({"messages": [{"role": "user", "content": "go"}]}))
+    told = replay(tmp_path / "0.json").output
+    assert (
+        f"nothing was asked: there is no step, that is no action of an agent, in the 1 run of {tmp_path / '0.json'}\n" in told
+    )
+    assert "--steps" not in told + replay(tmp_path / "0.json", "--steps", "2-").output
+    assert f"in the 5 runs of {tmp_path / '0.json'}, " in replay(tmp_path).output
+    assert f"{tmp_path / '2.json'} and 2 more files\n" in replay(tmp_path).output
+    assert "nothing was asked" not in replay(tmp_path / "0.json", EXAMPLE).output
+
+
+def test_questions_at_a_moment_that_no_step_has(service: CountingService, tmp_path: Path) -> None:
+    run, pack = tmp_path / "run.json", tmp_path / "pack.json"
+    run.write_text(json.dumps({"messages": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ls"}]}))
+    pack.write_text(json.dumps({"q": {"type": "noul", "instructions": "?", "moment": "after"}}))
+    told = "nothing was asked: of 1 step, none has a moment that these questions are asked at\n"
+    assert told in replay(run, "--questions", pack).output
+    assert "of 1 run, --steps and --every choose no step" in replay(run, "--questions", pack, "--every", 2).output
+
+
 def test_recorded_times_that_are_not_there(service: CountingService) -> None:
     assert "no step has a recorded time" in replay(EXAMPLE, "--steps", "1-2", "--rate", "recorded").stderr
     assert "no step has a recorded time" not in replay(EXAMPLE, "--steps", "1-2", "--rate", "1000").stderr

@@ -162,7 +162,7 @@ function jumps(steps) {
   for (const q of ids) {
     to(`first ${title(q)} over its threshold`, steps.findIndex((s) => s.fired.includes(q)));
     if (S.questions[q].type === "score" && steps.length) {
-      const best = steps.reduce((b, s, i) => (s.answers[q] && s.answers[q].score > steps[b].answers[q].score ? i : b), 0);
+      const best = steps.reduce((b, s, i) => (s.answers[q] && (b < 0 || s.answers[q].score > steps[b].answers[q].score) ? i : b), -1);
       to(`highest ${title(q)}`, best);
     }
   }
