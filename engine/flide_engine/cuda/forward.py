@@ -34,7 +34,7 @@ from flide_engine.vocabulary import log_sum_exp, normed_rows, place_matters
 
 Tensor = torch.Tensor
 
-NUMERICS_VERSION = 2
+NUMERICS_VERSION = 3
 """Changes whenever the arithmetic of any kernel does."""
 READOUTS_AT_START = 256
 NOTHING = plan_round(Round(()), lambda pages, slots: (np.zeros(pages, np.int32), np.zeros(slots, np.int32))).plan
@@ -70,6 +70,7 @@ class CudaForward:
         )
         self._taps = [layer.conv.t().contiguous() for layer in model.layers if isinstance(layer, LinearLayer)]
         self._aside = Aside(memory.device)
+        self._early = memory.device.type == "cuda" and torch.cuda.get_device_capability(memory.device) >= (9, 0)
         self._alone: bool | None = None  # known when the vocabulary is first summed
         self.graphs: Graphs | None = None
         if graphs and memory.device.type == "cuda":
@@ -114,7 +115,6 @@ class CudaForward:
         """It will not be launched."""
         self._block.drop(staged)
 
-    @torch.inference_mode()
     def launch(self, staged: Staged) -> Landing:
         """Enqueue the pass; its logits arrive in pinned memory. Does not wait for the GPU."""
         if not staged.plan.rows:
@@ -141,14 +141,16 @@ class CudaForward:
             self._block.failed()  # waits: the pass may still read its pinned block, which nothing holds after this
             raise
         self._block.sent(staged, done)
+        self._landings.make_room()
         return landing
 
     def _pass_of(self, shape: PassShape) -> Callable[[], None]:
         """Enqueues a pass of this shape over the plan that is posted when it runs."""
 
         def enqueue() -> None:
-            self._block.fetch(shape, self._aside)
-            self.enqueue(self._block.views(shape), self._landings.buffer)
+            with torch.inference_mode():  # here and not around a launch, since entering it takes as long as half a replay
+                self._block.fetch(shape, self._aside)
+                self.enqueue(self._block.views(shape), self._landings.buffer)
 
         return enqueue
 
@@ -174,6 +176,7 @@ class CudaForward:
     def _fits(self, shape: PassShape) -> bool:
         return self._block.holds(shape) and self._workspace.holds(shape)
 
+    @torch.inference_mode()
     def _sums(self, plan: RoundPlan) -> Tensor:
         """[W] float32: the log of the sum over the vocabulary of the readouts in plan.mass, from what the pass left behind.
         Launch by launch: few ask."""
@@ -219,7 +222,13 @@ class CudaForward:
                 add_rms_norm(model.embed, layer.input_norm, stream.normed, eps=eps, residual=stream.residual, rows=at.token_ids)
             else:
                 add_rms_norm(
-                    stream.residual, layer.input_norm, stream.normed, eps=eps, delta=stream.delta, residual=stream.residual
+                    stream.residual,
+                    layer.input_norm,
+                    stream.normed,
+                    eps=eps,
+                    delta=stream.delta,
+                    residual=stream.residual,
+                    early=self._early,
                 )
             last = i + 1 == len(model.layers)
             if isinstance(layer, LinearLayer):
@@ -235,6 +244,7 @@ class CudaForward:
                     self._products,
                     self._aside,
                     apart=not self._one_gate or apart(at.shape.rows),
+                    early=self._early,
                 )
                 linear += 1
                 if last and not at.shape.readouts:
@@ -252,20 +262,28 @@ class CudaForward:
                     self._products,
                     self._rope,
                     self._page_blocks[full],
+                    early=self._early,
                 )
+                self._aside.join()
                 mixing.project(last)
                 if last and not at.shape.readouts:
                     return
-                self._aside.join()
                 mixed = mixing.attend(tiles, last, self._first_split)
                 full += 1
             after, rows = (read, at.readout_row) if last else (stream, None)
             self._products(mixed, layer.out if isinstance(layer, LinearLayer) else layer.o, after.delta)
             add_rms_norm(
-                stream.residual, layer.post_norm, after.normed, eps=eps, delta=after.delta, residual=after.residual, rows=rows
+                stream.residual,
+                layer.post_norm,
+                after.normed,
+                eps=eps,
+                delta=after.delta,
+                residual=after.residual,
+                rows=rows,
+                early=self._early,
             )
             self._products(after.normed, layer.gate_up, after.gate_up)
-            silu_mul(after.gate_up, after.acted)
+            silu_mul(after.gate_up, after.acted, early=self._early)
             self._products(after.acted, layer.down, after.delta)
         label_logits(
             read.residual, read.delta, model.norm, model.head, at.label_ptr, at.label_ids, logits, count=at.shape.readouts,

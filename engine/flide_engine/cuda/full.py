@@ -53,11 +53,13 @@ class FullMixing:
 
     def __init__(
         self, config: ModelConfig, layer: FullLayer, at: DeviceRound, memory: Memory, index: int, workspace: Workspace,
-        products: Products, rope: Tensor, blocks: tuple[Any, Any] | None,
+        products: Products, rope: Tensor, blocks: tuple[Any, Any] | None, *, early: bool,
     ) -> None:  # fmt: skip
-        """index: which full layer this is. rope: rope_table's. blocks: page_blocks of this layer, None without the copy engine."""
+        """index: which full layer this is. rope: rope_table's. blocks: page_blocks of this layer, None without the copy engine.
+        early: the GPU has programmatic dependent launch.
+        """
         self._config, self._layer, self._at, self._workspace = config, layer, at, workspace
-        self._products, self._rope, self._blocks = products, rope, blocks
+        self._products, self._rope, self._blocks, self._early = products, rope, blocks, early
         self._k_pages, self._v_pages = memory.k[index], memory.v[index]
         self._rows = workspace.stream.cut(at.shape.rows)
         self._k_local = workspace.k_local[: at.shape.rows]
@@ -72,7 +74,7 @@ class FullMixing:
         k, self._v = self._projected[:, -2 * c.kv_heads * c.head_dim :].chunk(2, -1)
         norm_rope_key_value(
             k, self._v, layer.k_norm, self._rope, self._at.positions, self._at.kv_dst, self._k_local, self._k_pages,
-            self._v_pages, eps=c.rms_eps,
+            self._v_pages, eps=c.rms_eps, early=self._early,
         )  # fmt: skip
 
     def attend(self, tiles: Tiles, readouts_alone: bool, first_split: int) -> Tensor:
@@ -87,14 +89,17 @@ class FullMixing:
             rows, which, projected = self._rows, None, self._projected
             table, config = tiles.rows, self._workspace.attention(at.shape, bulk=self._blocks is not None)
             tokens = config.tokens(c.heads // c.kv_heads)
-        norm_rope_query(projected, layer.q_norm, self._rope, at.positions, rows.query, eps=c.rms_eps, rows=which)
+        norm_rope_query(
+            projected, layer.q_norm, self._rope, at.positions, rows.query, eps=c.rms_eps, rows=which,
+            early=self._early and not readouts_alone,
+        )  # fmt: skip
         mixed = columns(rows.mixed, c.heads * c.head_dim)
         out, gate = mixed.view(rows.query.shape), projected[:, c.head_dim :]
         partials = self._workspace.partials(tiles.spans, len(rows.query))
         fork_attention(
             rows.query, gate, self._k_local, self._v, self._k_pages, self._v_pages, table, at.segments, out, partials,
             config=config, tokens_a_tile=tokens, scale=c.head_dim**-0.5, first_split=first_split,
-            blocks=self._blocks,
+            blocks=self._blocks, early=self._early,
         )  # fmt: skip
         if tiles.spans > 1:
             merge_spans(gate, at.row_segment, at.positions, at.segments, partials, out, rows=which, first_split=first_split)

@@ -17,8 +17,8 @@ FIRST_SIZE = 1 << 14
 class Landing:
     """The logits of one pass, on their way until the event behind it has come. at: its first entry of the buffer."""
 
-    def __init__(self, at: int, view: Tensor) -> None:
-        self.at, self._view = at, view
+    def __init__(self, at: int, labels: int, buffer: npt.NDArray[np.float32]) -> None:
+        self.at, self._labels, self._buffer = at, labels, buffer
         self._event: torch.cuda.Event | None = None
         self._sums: Tensor | None = None
         self._result: npt.NDArray[np.float32] | None = None
@@ -40,8 +40,8 @@ class Landing:
         if self._result is None:
             if self._event is not None:
                 self._event.synchronize()
-            parts = [self._view] if self._sums is None else [self._view, self._sums]
-            self._result = np.concatenate([p.numpy() for p in parts])
+            logits = self._buffer[self.at : self.at + self._labels]
+            self._result = logits.copy() if self._sums is None else np.concatenate([logits, self._sums.numpy()])
         return self._result
 
 
@@ -50,6 +50,7 @@ class Landings:
 
     def __init__(self) -> None:
         self.buffer = torch.empty(0)
+        self._numbers = self.buffer.numpy()
         self._size = 0
         self._turn = 0
         self._held: deque[Landing] = deque()
@@ -61,20 +62,24 @@ class Landings:
         self._settle(0)
         self._size = max(2 * labels, FIRST_SIZE)
         self.buffer = torch.empty(LANDINGS * self._size, dtype=torch.float32, pin_memory=True)
+        self._numbers = self.buffer.numpy()
         return True
 
     def take(self, labels: int) -> Landing:
-        """The next place, for a pass that is about to be enqueued."""
-        self._settle(LANDINGS - 1)
-        at = self._turn * self._size
+        """The next place, for a pass that is about to be enqueued; free it is since `make_room`."""
+        landing = Landing(self._turn * self._size, labels, self._numbers)
         self._turn = (self._turn + 1) % LANDINGS
-        landing = Landing(at, self.buffer[at : at + labels])
         self._held.append(landing)
         return landing
 
+    def make_room(self) -> None:
+        """For the next pass, once one is enqueued: the GPU has work meanwhile. Waits only where as many are on their way as there are
+        places."""
+        self._settle(LANDINGS - 1)
+
     def empty(self, labels: int) -> Landing:
         """Of a pass that computes nothing."""
-        return Landing(0, torch.zeros(labels))
+        return Landing(0, labels, np.zeros(labels, np.float32))
 
     def _settle(self, most: int) -> None:
         """Copy out what was enqueued first until at most so many places are held."""

@@ -31,13 +31,13 @@ def input_matrices(layer: LinearLayer) -> list[torch.Tensor]:
 
 def mix_linear(
     config: ModelConfig, layer: LinearLayer, taps: torch.Tensor, at: DeviceRound, chunks: Chunks, memory: Memory, index: int,
-    workspace: Workspace, products: Products, aside: Aside, *, apart: bool,
+    workspace: Workspace, products: Products, aside: Aside, *, apart: bool, early: bool,
 ) -> torch.Tensor:  # fmt: skip
     """From the normed rows to the input of the output projection, [T, value_width]; states and conv windows of saves on the way.
 
-    taps: layer.conv turned around, [4, C]. index: which linear layer this is. apart: z by a product of its own. Trunks run first, level
-    by level, since no trunk hangs on a branch; then branches. Both are few programs that take long: they go aside, and wide work that
-    needs nothing of them beside.
+    taps: layer.conv turned around, [4, C]. index: which linear layer this is. apart: z by a product of its own. early: the GPU has
+    programmatic dependent launch. Trunks run first, level by level, since no trunk hangs on a branch; then branches. Both are few
+    programs that take long: wide work that needs nothing of them runs beside.
     """
     rows, s = workspace.stream.cut(at.shape.rows), at.segments
     first = layer.in_first.shape[0]
@@ -49,28 +49,44 @@ def mix_linear(
     slots: dict[str, Any] = {"seg_state_in": at.seg_state_in, "seg_state_out": at.seg_state_out}
     tiles = conv_gate(
         projected, taps, layer.A_log, layer.dt_bias, memory.conv[index], chunks=chunks, seg_start=s.start,
-        conv_prev=at.conv_prev, out=workspace.tiles(chunks), **lengths, **saves,
+        conv_prev=at.conv_prev, out=workspace.tiles(chunks), early=early, **lengths, **saves,
     )  # fmt: skip
-    inside = gdn_intra(tiles, chunks, workspace.inside(chunks))
+    inside = gdn_intra(tiles, chunks, workspace.inside(chunks), early=early)
     states, scanned = memory.states[index], workspace.scanned[: at.shape.rows]
-    with aside:
+    mixed = columns(rows.mixed, config.value_width)
+    out = mixed.view(scanned.shape)
+
+    def trunks(early: bool) -> None:
         for segments in at.trunks:
-            gdn_scan(tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, **lengths, **slots, **saves)
+            gdn_scan(
+                tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, early=early, **lengths, **slots, **saves
+            )  # fmt: skip
+
+    def branches(early: bool) -> None:
+        for segments in at.locals:
+            gdn_branch(
+                tiles, inside, chunks, states, z, layer.gated_norm, out, eps=config.rms_eps, segments=segments, early=early,
+                **lengths, **slots,
+            )  # fmt: skip
+
+    def norm_of_trunks() -> None:  # branches have theirs from gdn_branch
+        gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.row_segment, kv_dst=at.kv_dst)
+
     if apart:
+        with aside:
+            trunks(early=False)
         z = columns(rows.projected, config.value_width, behind=first)
         pause(z, PAUSES)
         products(rows.normed, layer.in_z, z)
-    else:
+        aside.join()
+        with aside:
+            branches(early=False)
+        norm_of_trunks()
+    else:  # the long ones behind each other on one stream, so that each starts early
         z = projected[:, first:]
-    aside.join()
-    mixed = columns(rows.mixed, config.value_width)
-    out = mixed.view(scanned.shape)
-    with aside:
-        for segments in at.locals:
-            gdn_branch(
-                tiles, inside, chunks, states, z, layer.gated_norm, out, eps=config.rms_eps, segments=segments, **lengths, **slots,
-            )  # fmt: skip
-    # Of the trunks' rows; branches have theirs from gdn_branch.
-    gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.row_segment, kv_dst=at.kv_dst)
+        trunks(early)
+        with aside:
+            norm_of_trunks()
+        branches(early and bool(at.trunks))
     aside.join()
     return mixed

@@ -175,13 +175,15 @@ def device_round(shape: PassShape, layout: Layout, block: Tensor) -> DeviceRound
 @dataclass(eq=False)
 class Staged:
     """A plan in a pinned block, ready to be fetched. shape: that it is laid out for, which covers the plan's own, `wanted`. size: entries
-    in use, aligned."""
+    in use, aligned. numbers, address: of the block, found out here since the GPU may stand idle when it is posted."""
 
     plan: RoundPlan
     shape: PassShape
     wanted: PassShape
     pinned: Tensor
     size: int
+    numbers: Int32
+    address: int
 
 
 class MetadataBlock:
@@ -202,9 +204,9 @@ class MetadataBlock:
         """Write a plan where it can be fetched from, laid out for a shape that covers its own. wanted: its own where that is another.
         Give it to post or to drop."""
         layout = layout_of(shape)
-        staged = Staged(plan, shape, wanted or shape, self._pinned(size := _aligned(block_size(plan, layout))), size)
-        fill(staged.pinned.numpy(), plan, layout)
-        return staged
+        pinned = self._pinned(size := _aligned(block_size(plan, layout)))
+        fill(numbers := pinned.numpy(), plan, layout)
+        return Staged(plan, shape, wanted or shape, pinned, size, numbers, pinned.data_ptr())
 
     def drop(self, staged: Staged) -> None:
         """It will not be posted."""
@@ -223,8 +225,9 @@ class MetadataBlock:
 
     def post(self, staged: Staged, logits_at: int) -> None:
         """The pass enqueued next reads this plan. logits_at: where its logits go."""
-        staged.pinned.numpy()[1] = logits_at
-        self._letters[self._posted % RING] = staged.pinned.data_ptr(), staged.size
+        staged.numbers[1] = logits_at
+        turn = self._posted % RING
+        self._letters[turn, 0], self._letters[turn, 1] = staged.address, staged.size
         self._posted += 1
 
     def fetch(self, shape: PassShape, aside: Aside) -> None:

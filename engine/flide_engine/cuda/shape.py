@@ -14,7 +14,7 @@ from flide_engine.kernels.tiles import MOST_SPANS
 from flide_engine.plan import Int32, RoundPlan
 from flide_engine.segments import GRID, Kind
 
-APART_FROM = 512
+APART_FROM = 2048
 """From how many rows on a linear layer's output gate has a product of its own, beside the walk over the trunks; with fewer it comes with
 the layer's first product. The bits are the same (tried at start). On an H200 a pass of 0.8B takes 1.02 times as long apart at 320 rows,
 0.995 at 576, 0.97 at 3,584, 0.95 at 7,680. Read at each launch; a captured pass keeps what stood here."""
@@ -61,6 +61,12 @@ class PassShape:
     depth: int
     spans: int
     most_labels: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(_sizes(self)))  # shapes are looked up at each launch
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]
 
     def covers(self, other: PassShape) -> bool:
         """Whether a pass launched with these sizes runs any plan of `other`: no size is smaller.

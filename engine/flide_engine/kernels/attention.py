@@ -7,9 +7,12 @@ that a row does not see adds exact zeros. Histories are split at fixed positions
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
+from flide_engine.kernels.early import launch, wait_for_previous
+from flide_engine.kernels.fast_math import sigmoid
 from flide_engine.kernels.language import tl, triton
 from flide_engine.kernels.tiles import FIRST_SPLIT, MOST_SPANS, span_count
 
@@ -43,12 +46,14 @@ def _fork_attention(
     gate_stride, v_stride, part_rows, table_stride, depth, first_split, always_mask, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, TOKENS: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     PAGE: tl.constexpr,
-    MOST_SPANS: tl.constexpr, BULK: tl.constexpr, PRECISION: tl.constexpr,
+    MOST_SPANS: tl.constexpr, BULK: tl.constexpr, PRECISION: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     tile = tl.program_id(0) // KV_HEADS
     kv_head = tl.program_id(0) % KV_HEADS
     segment = tl.load(tiles + tile * 4)
-    if segment >= 0:
+    if segment < 0:
+        wait_for_previous(EARLY)
+    else:
         first = tl.load(tiles + tile * 4 + 1)
         q_row = tl.load(tiles + tile * 4 + 2).to(tl.int64)
         span = tl.load(tiles + tile * 4 + 3)
@@ -65,6 +70,7 @@ def _fork_attention(
         n = tl.arange(0, KEYS)
         used = (token < TOKENS) & (first + token < length)
         q_at = (q_row + token) * (KV_HEADS * GROUP) + head
+        wait_for_previous(EARLY)
         query = tl.load(q + q_at[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
 
         m = tl.full([ROWS], -1.0e30, tl.float32)  # finite, so that a row which sees no key of a block stays as it is
@@ -122,7 +128,7 @@ def _fork_attention(
         gates = tl.load(
             gate + (q_row + token)[:, None] * gate_stride + head[:, None] * (2 * D) + d[None, :], mask=done[:, None], other=0.0
         ).to(tl.float32)
-        value = acc / tl.where(mass > 0, mass, 1.0)[:, None] / (1.0 + tl.exp2(gates * -1.4426950408889634))
+        value = acc * (1.0 / tl.where(mass > 0, mass, 1.0))[:, None] * sigmoid(gates)
         tl.store(out + q_at[:, None] * D + d[None, :], value.to(out.dtype.element_ty), mask=done[:, None])
         if span_count(most, first_split, MOST_SPANS) > 1:
             partial = used & (spans > 1) & (span < spans)
@@ -163,7 +169,7 @@ def _merge_spans(
                 acc = acc * fade[:, None] + part * weight[:, None]
                 m = top
             gates = tl.load(gate + row * gate_stride + head[:, None] * (2 * D) + d[None, :], mask=inside[:, None], other=0.0)
-            value = acc / tl.where(mass > 0, mass, 1.0)[:, None] / (1.0 + tl.exp2(gates.to(tl.float32) * -1.4426950408889634))
+            value = acc * (1.0 / tl.where(mass > 0, mass, 1.0))[:, None] * sigmoid(gates.to(tl.float32))
             tl.store(out + (row * HEADS + head)[:, None] * D + d[None, :], value.to(out.dtype.element_ty), mask=inside[:, None])
 
 
@@ -192,11 +198,16 @@ def attention_config(head_dim: int, element_size: int, query_rows: int, *, bulk:
     query_rows: of the pass: rows (its capacity) times heads times spans of keys.
     bulk: the GPU has the bulk copy engine (compute capability 9.0). It changes no bits.
     """
+    return _config(head_dim, element_size, query_rows <= SHORT, bulk)
+
+
+@functools.cache
+def _config(head_dim: int, element_size: int, short: bool, bulk: bool) -> AttentionConfig:
     if element_size == 4:
         return AttentionConfig(64, 32, 4 if head_dim <= 64 else 8, 1)
     if head_dim <= 64:
         return AttentionConfig(64, 64, 4, 2)
-    if query_rows <= SHORT:
+    if short:
         return AttentionConfig(64, 64, 4, 2, bulk)
     return AttentionConfig(128, 64, 8, 2, bulk)
 
@@ -232,7 +243,7 @@ class Partials:
 def fork_attention(
     q: Tensor, gate: Tensor, k_local: Tensor, v_local: Tensor, k_pages: Tensor, v_pages: Tensor, tiles: Tensor, segments: Segments,
     out: Tensor, partials: Partials, *, config: AttentionConfig, tokens_a_tile: int, scale: float, first_split: int = FIRST_SPLIT,
-    blocks: tuple[Any, Any] | None = None, always_mask: bool = False,
+    blocks: tuple[Any, Any] | None = None, always_mask: bool = False, early: bool = False,
 ) -> None:  # fmt: skip
     """out[i, h] = sigmoid(gate) * attention of query row i over its trunk and local ranges; rows with several spans go to partials.
 
@@ -242,7 +253,8 @@ def fork_attention(
     out: [N, heads, D]. D a power of two from 16. scale: of the raw products (natural exponent).
     Softmax in float32 by exp2; weights are rounded to the activation dtype before they meet V, their sum is not.
     blocks: bulk-copy descriptors of the pages seen as [pages * kv_heads * 64, D], blocks of 64 rows; needed when config.bulk.
-    always_mask: mask blocks that need none; the bits do not change (tested).
+    always_mask: mask blocks that need none; the bits do not change (tested). early: see kernels.early; tiles must have been there when the
+    kernel before began.
     """
     count, heads, dim = out.shape
     kv_heads = k_local.shape[1]
@@ -260,6 +272,7 @@ def fork_attention(
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, TOKENS=tokens_a_tile, D=dim, ROWS=config.rows, KEYS=config.keys,
         PAGE=k_pages.shape[2], MOST_SPANS=MOST_SPANS, BULK=config.bulk and blocks is not None,
         PRECISION="tf32x3" if q.element_size() == 4 else "tf32", num_warps=config.warps, num_stages=config.stages,
+        **launch(early),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from flide_engine.kernels.early import launch, let_next_start, wait_for_previous
 from flide_engine.kernels.fast_math import silu
 from flide_engine.kernels.gdn_chunks import Chunks, Tiles
 from flide_engine.kernels.language import tl, triton
@@ -35,6 +36,7 @@ def conv_gate(
     save_pos: torch.Tensor,
     save_slot: torch.Tensor,
     out: Tiles,
+    early: bool = False,
 ) -> Tiles:
     """Convolve, gate and normalise every row of every segment; write the conv windows of all saves.
 
@@ -47,6 +49,7 @@ def conv_gate(
     The convolution, SiLU and norm run in float32; q, k and v are rounded to the core dtype once, at the end (transformers rounds to
     the activation dtype after the convolution and after SiLU). v is held within +-65,504. beta keeps float32.
     x * rsqrt(sum x^2 + 1e-6): an all-zero row stays zero.
+    early: see kernels.early; the kernel before is then the product that made x.
     The window of a save is the three rows before its position; a save's position lies >= 3 tokens inside its segment.
     """
     (_, key_heads, _, key_dim), (_, value_heads, value_dim, _) = out.k.shape, out.v.shape
@@ -64,7 +67,7 @@ def conv_gate(
         chunks.table, seg_first_row, seg_len, seg_start, conv_prev, save_ptr, save_pos, save_slot,
         x.stride(0), seg_len.shape[0], capacity,
         NK=key_heads, NV=value_heads, DK=key_dim, DV=value_dim, NVP=triton.next_power_of_2(value_heads), EPS=NORM_EPS,
-        **CONV,
+        **CONV, **launch(early),
     )  # fmt: skip
     return out
 
@@ -75,12 +78,15 @@ def _conv_gate(
     table, seg_first_row, seg_len, seg_start, conv_prev, save_ptr, save_pos, save_slot,
     x_stride, segments, capacity,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, NVP: tl.constexpr, EPS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, then saves; q heads, k heads, v heads, then one program for the gates)."""
     chunk = tl.program_id(0).to(tl.int64)
     slot = tl.program_id(1)
     CHANNELS: tl.constexpr = 2 * NK * DK + NV * DV
     if chunk >= capacity:
+        wait_for_previous(EARLY)
+        let_next_start(EARLY)
         save = tl.program_id(0) - capacity
         if slot < 2 * NK:
             _save_window(x, pool, save_ptr, save_pos, save_slot, seg_first_row, seg_start, save, x_stride, segments,
@@ -90,7 +96,7 @@ def _conv_gate(
                          2 * NK * DK + (slot - 2 * NK) * DV, CHANNELS, DV)  # fmt: skip
         return
     segment = tl.load(table + chunk * 2)
-    if segment < 0:
+    if segment < 0:  # at once: there are many, and waiting they would keep others from starting
         return
     index = tl.load(table + chunk * 2 + 1)
     rows = tl.minimum(tl.load(seg_len + segment) - index * 64, 64)
@@ -100,7 +106,7 @@ def _conv_gate(
     if slot < 2 * NK:
         d = tl.arange(0, DK)
         c = slot * DK + d
-        y = _convolve(x, base, weight, pool, prev, first, index, rows, x_stride, c, CHANNELS, DK)
+        y = _convolve(x, base, weight, pool, prev, first, index, rows, x_stride, c, CHANNELS, DK, EARLY)
         tile = (chunk * NK + slot % NK) * (64 * DK) + d[None, :]
         for r in tl.static_range(8):
             normed = y[r] * tl.rsqrt(tl.sum(y[r] * y[r], 1) + EPS)[:, None]
@@ -112,7 +118,7 @@ def _conv_gate(
         d = tl.arange(0, DV)
         value_head = slot - 2 * NK
         c = 2 * NK * DK + value_head * DV + d
-        y = _convolve(x, base, weight, pool, prev, first, index, rows, x_stride, c, CHANNELS, DV)
+        y = _convolve(x, base, weight, pool, prev, first, index, rows, x_stride, c, CHANNELS, DV, EARLY)
         even = tl.join(tl.join(_half(y[0], v), _half(y[4], v)), tl.join(_half(y[2], v), _half(y[6], v)))
         odd = tl.join(tl.join(_half(y[1], v), _half(y[5], v)), tl.join(_half(y[3], v), _half(y[7], v)))
         runs = tl.reshape(tl.join(even, odd), (8, DV, 8))  # the index of each join is the next lower bit of the row
@@ -124,10 +130,13 @@ def _conv_gate(
         used = (h < NV)[None, :]
         live = (i < rows)[:, None] & used
         at = base + i[:, None] * x_stride + CHANNELS + h[None, :]
+        bias = tl.load(dt_bias + h, mask=h < NV, other=0.0).to(tl.float32)[None, :]
+        rate = -tl.exp(tl.load(a_log + h, mask=h < NV, other=0.0).to(tl.float32))[None, :]
+        wait_for_previous(EARLY)
+        let_next_start(EARLY)
         b = tl.load(at, mask=live, other=0.0).to(tl.float32)
         a = tl.load(at + NV, mask=live, other=0.0).to(tl.float32)
-        a += tl.load(dt_bias + h, mask=h < NV, other=0.0).to(tl.float32)[None, :]
-        decay = -tl.exp(tl.load(a_log + h, mask=h < NV, other=0.0).to(tl.float32))[None, :] * _softplus(a)
+        decay = rate * _softplus(a + bias)
         pair = (chunk * NV + h)[None, :] * 64 + i[:, None]
         tl.store(g + pair, tl.where(live, decay, 0.0), mask=used)
         tl.store(beta + pair, tl.where(live, 1.0 / (1.0 + tl.exp(-b)), 0.0), mask=used)
@@ -159,13 +168,21 @@ def _raw(base, i, inside, x_stride, c):
 
 
 @triton.jit
-def _convolve(x, base, weight, pool, prev, first, index, rows, x_stride, c, CHANNELS: tl.constexpr, D: tl.constexpr):
+def _convolve(
+    x, base, weight, pool, prev, first, index, rows, x_stride, c, CHANNELS: tl.constexpr, D: tl.constexpr, EARLY: tl.constexpr
+):  # fmt: skip
     """SiLU of the convolution of channels c: eight tensors [8, D] float32, the r-th of rows first + r of a chunk whose row 0 is at
     `base`; zeros behind the segment's end.
 
     A thread walks eight rows, so each row is read 11 / 8 times instead of four. Taps are summed oldest first wherever they come from, so
     a row has the same bits fresh and resumed. All reads of the stream are asked for before any is used.
     """
+    w0 = tl.load(weight + c).to(tl.float32)[None, :]
+    w1 = tl.load(weight + CHANNELS + c).to(tl.float32)[None, :]
+    w2 = tl.load(weight + 2 * CHANNELS + c).to(tl.float32)[None, :]
+    w3 = tl.load(weight + 3 * CHANNELS + c).to(tl.float32)[None, :]
+    wait_for_previous(EARLY)
+    let_next_start(EARLY)
     n0 = _raw(base, first, first < rows, x_stride, c)
     n1 = _raw(base, first + 1, first + 1 < rows, x_stride, c)
     n2 = _raw(base, first + 2, first + 2 < rows, x_stride, c)
@@ -178,10 +195,6 @@ def _convolve(x, base, weight, pool, prev, first, index, rows, x_stride, c, CHAN
     t0 = _raw(base, first - 3, inside, x_stride, c).to(tl.float32)
     t1 = _raw(base, first - 2, inside, x_stride, c).to(tl.float32)
     t2 = _raw(base, first - 1, inside, x_stride, c).to(tl.float32)
-    w0 = tl.load(weight + c).to(tl.float32)[None, :]
-    w1 = tl.load(weight + CHANNELS + c).to(tl.float32)[None, :]
-    w2 = tl.load(weight + 2 * CHANNELS + c).to(tl.float32)[None, :]
-    w3 = tl.load(weight + 3 * CHANNELS + c).to(tl.float32)[None, :]
     if index == 0:
         begins = (first == 0)[:, None]
         t0 = tl.where(begins, _before(x, pool, prev, x_stride, c, CHANNELS, D)[None, :], t0)

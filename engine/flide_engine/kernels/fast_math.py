@@ -1,4 +1,5 @@
-"""SiLU in five instructions: base-2 exponential and reciprocal of the special-function unit, without the code for denormal results.
+"""SiLU and sigmoid in five instructions: base-2 exponential and reciprocal of the special-function unit, without the code for denormal
+results.
 
 Triton's own exp and division keep denormals, which costs a convolution over a stream as much as its four taps. Each step is within 2 ulp;
 results below 1e-37 become zero. Triton's interpreter runs the plain formula.
@@ -22,6 +23,24 @@ def silu(x):
         y = tl.inline_asm_elementwise(
             "{ .reg .f32 e; mul.ftz.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.ftz.f32 e, e, 0f3F800000; "
             "rcp.approx.ftz.f32 e, e; mul.ftz.f32 $0, $1, e; }",
+            "=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+    return y
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + exp(-x)) of float32 x."""
+    if INTERPRETED:
+        y = 1.0 / (1.0 + tl.exp(-x))
+    else:
+        y = tl.inline_asm_elementwise(
+            "{ .reg .f32 e; mul.ftz.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.ftz.f32 e, e, 0f3F800000; "
+            "rcp.approx.ftz.f32 $0, e; }",
             "=r,r",
             [x],
             dtype=tl.float32,

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from flide_engine.kernels.early import launch, let_next_start, wait_for_previous
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, core_dtype, tile_descriptor
 from flide_engine.kernels.language import tl, triton
 
@@ -47,11 +48,13 @@ def empty_intra(capacity: int, value_heads: int, activations: torch.dtype, devic
     )
 
 
-def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
+def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut, *, early: bool = False) -> IntraOut:
     """Running decays, triangular inverse and attention of every used chunk.
 
     tiles: contiguous, as conv_gate leaves them, g <= 0, key_dim a power of two >= 16. Value head h uses key head h // (value_heads
     / key_heads).
+
+    early: see kernels.early; the kernel before is then conv_gate's.
 
     Products of q and k accumulate in float32. Decay differences are masked before exp. The inverse is taken by steps that are as
     stable as substitution (repeated keys with beta near 1 are the worst case).
@@ -63,7 +66,7 @@ def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
     _gdn_intra[(capacity, value_heads)](
         tile_descriptor(tiles.q, CHUNK), tile_descriptor(tiles.k, CHUNK), tiles.g, tiles.beta,
         out.grown, out.rest, out.inverse, out.attention, chunks.table, key_dim**-0.5,
-        NK=key_heads, NV=value_heads, HALF=tiles.k.dtype == torch.float16, **INTRA,
+        NK=key_heads, NV=value_heads, HALF=tiles.k.dtype == torch.float16, **INTRA, **launch(early),
     )  # fmt: skip
     return out
 
@@ -71,12 +74,15 @@ def gdn_intra(tiles: Tiles, chunks: Chunks, out: IntraOut) -> IntraOut:
 @triton.jit
 def _gdn_intra(
     q, k, g, beta, grown, rest, inverse, attention, table, scale,
-    NK: tl.constexpr, NV: tl.constexpr, HALF: tl.constexpr,
+    NK: tl.constexpr, NV: tl.constexpr, HALF: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid (chunks, value heads)."""
     chunk = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1)
-    if tl.load(table + chunk * 2) < 0:
+    segment = tl.load(table + chunk * 2)
+    wait_for_previous(EARLY)
+    let_next_start(EARLY)
+    if segment < 0:
         return
     i = tl.arange(0, 64)
     shared = (tl.program_id(0) * NK + h // (NV // NK)) * 64

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from flide_engine.kernels.early import launch, let_next_start, wait_for_previous
+from flide_engine.kernels.fast_math import silu
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles, tile_descriptor
 from flide_engine.kernels.gdn_intra import IntraOut
 from flide_engine.kernels.language import tl, triton
@@ -52,6 +54,7 @@ def gdn_scan(
     save_ptr: torch.Tensor,
     save_pos: torch.Tensor,
     save_slot: torch.Tensor,
+    early: bool = False,
 ) -> torch.Tensor:
     """Outputs and states of the listed segments, whose parents' states must be in their slots: one launch a level.
 
@@ -60,21 +63,22 @@ def gdn_scan(
     rows of other segments are left alone.
     segments: [N] int32, entries < 0 are skipped. Slots: seg_state_in < 0 starts from zeros, seg_state_out < 0 drops the last
     state; a slot has one writer. The state after save_pos tokens goes to save_slot; a segment's save positions are ascending
-    multiples of CHUNK from its start. A segment of no rows hands its state through.
+    multiples of CHUNK from its start. A segment of no rows hands its state through. early: see kernels.early; the kernel before is then
+    gdn_intra's or this one's.
 
     Bits of a row depend on its segment and its place in it alone. The state is float32; products take operands of the core dtype
     (see core_dtype) and accumulate in float32, so that the error does not grow with the length of the history.
     """
     nv, dk, dv = check_states(tiles, states)
-    launch = SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN
-    launch = launch | {"BV": min(launch["BV"], dv), "STAGES": min(launch["STAGES"], _stages(tiles.k.device))}
-    width = launch["BV"]
+    config = SCAN_FLOAT32 if tiles.k.dtype == torch.float32 else SCAN
+    config = config | {"BV": min(config["BV"], dv), "STAGES": min(config["STAGES"], _stages(tiles.k.device))}
+    width = config["BV"]
     if segments.shape[0] == 0:
         return o
     _gdn_scan[(dv // width, nv, segments.shape[0])](
         *descriptors(tiles, intra, width), tiles.v, intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
         seg_start, chunks.first, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, dk**-0.5,
-        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **launch,
+        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **config, **launch(early),
     )  # fmt: skip
     return o
 
@@ -153,12 +157,11 @@ def _gdn_scan(
     q, k, v_blocks, inverse, attention, v, grown, rest, states, o, segments, seg_first_row, seg_len,
     seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
-    BULK: tl.constexpr,
+    BULK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid (slices of value_dim, value heads, listed segments)."""
-    segment = tl.load(segments + tl.program_id(2))
-    if segment < 0:
-        return
+    listed = tl.load(segments + tl.program_id(2))
+    segment = tl.maximum(listed, 0)
     h = tl.program_id(1)
     column = tl.program_id(0) * BV
     columns = column + tl.arange(0, BV)
@@ -167,13 +170,17 @@ def _gdn_scan(
     chunk = tl.load(seg_first_chunk + segment)
     place = h * DK * DV + tl.arange(0, DK)[None, :] * DV + columns[:, None]
     source = tl.load(seg_state_in + segment).to(tl.int64)
-    state = tl.zeros((BV, DK), tl.float32)
-    if source >= 0:
-        state = tl.load(states + source * (NV * DK * DV) + place)
     save = tl.load(save_ptr + segment)
     stop = tl.load(save_ptr + segment + 1)
     start = tl.load(seg_start + segment)
     due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
+    wait_for_previous(EARLY)
+    let_next_start(EARLY)
+    if listed < 0:
+        return
+    state = tl.zeros((BV, DK), tl.float32)
+    if source >= 0:
+        state = tl.load(states + source * (NV * DK * DV) + place)
     i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
         state, out = chunk_step(
@@ -210,5 +217,5 @@ def _gated_norm(
     x = tl.load(o + pair[:, None] * DV + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
     gate = tl.load(z + (row * z_stride + pair % NV * DV)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
     y = x * tl.rsqrt(tl.sum(x * x, 1) / DV + eps)[:, None] * tl.load(weight + d).to(tl.float32)[None, :]
-    y = y * (gate / (1.0 + tl.exp(-gate)))
+    y = y * silu(gate)
     tl.store(out + pair[:, None] * DV + d[None, :], y.to(out.dtype.element_ty), mask=mine[:, None])
