@@ -175,16 +175,15 @@ class Bench:
             )  # fmt: skip
 
     def branch(self) -> None:
-        m, layer = self.m, self.layer
+        m = self.m
         for _, locals_ in self.lists[1:]:
             branch_room.gdn_branch(
-                self.tiles, self.intra, self.chunks, self.pools.states, layer.z(self.x), layer.norm, self.out, eps=1e-6,
-                segments=locals_[:-1], seg_first_row=m.seg_first_row, seg_len=m.seg_len, seg_state_in=m.seg_state_in,
-                seg_state_out=m.seg_state_out,
+                self.tiles, self.intra, self.chunks, self.pools.states, self.o, segments=locals_[:-1], seg_first_row=m.seg_first_row,
+                seg_len=m.seg_len, seg_state_in=m.seg_state_in, seg_state_out=m.seg_state_out,
             )  # fmt: skip
 
     def branch_by_scan(self) -> None:
-        """Branches through the trunk's kernel, which leaves their norm to gated_norm: the alternative to gdn_branch."""
+        """Branches through the trunk's kernel: the alternative to gdn_branch."""
         m = self.m
         for _, locals_ in self.lists[1:]:
             scan_room.gdn_scan(

@@ -79,6 +79,7 @@ def larger(rng: np.random.Generator, wanted: PassShape) -> PassShape:
         trunks=segments if wanted.trunks > 1 else more(wanted.trunks, segments) or min(1, trunk_levels),
         trunk_levels=trunk_levels,
         local_levels=more(wanted.local_levels, wanted.local_levels + 1),
+        locals=more(wanted.locals, wanted.segments if wanted.locals else 0),
         depth=more(wanted.depth, 2 * wanted.depth),
         spans=more(wanted.spans, 2 * wanted.spans),
         most_labels=more(wanted.most_labels, 4 * wanted.most_labels),

@@ -120,7 +120,7 @@ def make_pools(layer: Layer, slots: int, dtype=torch.float32, device=DEVICE) -> 
 
 @dataclass
 class Ran:
-    """out, o: [T, nv, dv] gated output of all rows, and raw readout of trunk rows."""
+    """out, o: [T, nv, dv] gated output of all rows, and their raw readout."""
 
     out: torch.Tensor
     o: torch.Tensor
@@ -172,8 +172,6 @@ def run_core(layer: Layer, x: torch.Tensor, plan: RoundPlan, pools: Pools, tiles
         t.fill_(float("nan"))
     gdn_intra(tiles, chunks, intra)
     o = torch.full((plan.rows, layer.nv, layer.dv), float("nan"), device=x.device)
-    out = torch.full((plan.rows, layer.nv, layer.dv), float("nan"), dtype=x.dtype, device=x.device)
-    trunk_rows = torch.from_numpy(plan.seg_kind[plan.row_segment] == Kind.TRUNK).to(x.device)
     for trunks, locals_ in level_lists(plan, x.device):
         gdn_scan(
             tiles, intra, chunks, pools.states, o,
@@ -182,12 +180,11 @@ def run_core(layer: Layer, x: torch.Tensor, plan: RoundPlan, pools: Pools, tiles
             save_ptr=m.save_ptr, save_pos=m.save_pos, save_slot=m.save_slot,
         )  # fmt: skip
         gdn_branch(
-            tiles, intra, chunks, pools.states, layer.z(x), layer.norm, out,
-            eps=EPS, segments=locals_, seg_first_row=m.seg_first_row, seg_len=m.seg_len,
+            tiles, intra, chunks, pools.states, o, segments=locals_, seg_first_row=m.seg_first_row, seg_len=m.seg_len,
             seg_state_in=m.seg_state_in, seg_state_out=m.seg_state_out,
         )  # fmt: skip
-    normed = gated_norm(o, layer.z(x), layer.norm, torch.empty_like(out), eps=EPS, row_segment=m.row_segment)
-    out = torch.where(trunk_rows[:, None, None], normed, out)
+    out = torch.empty(o.shape, dtype=x.dtype, device=x.device)
+    gated_norm(o, layer.z(x), layer.norm, out, eps=EPS, row_segment=m.row_segment)
     return Ran(out, o, tiles, intra, chunks)
 
 

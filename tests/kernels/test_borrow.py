@@ -24,12 +24,14 @@ NAMES = [f.name for f in fields(PassShape)]
 SHAPES = st.builds(
     lambda rows, readouts, segments, many, trunk_levels, local_levels, depth, spans, labels: PassShape(
         rows, min(rows, readouts), segments, (segments if many else 1) if trunk_levels else 0, trunk_levels, local_levels, depth,
-        spans, labels,
+        spans, labels, (segments if many else 1) if local_levels else 0,
     ),
     st.sampled_from(capacities(LIMIT)[:40]), st.sampled_from([0, 16, 64, 256]), st.sampled_from([4, 8, 16]), st.booleans(),
     st.integers(0, 2), st.integers(0, 2), st.sampled_from([1, 2]), st.sampled_from([1, 2, 4]), st.sampled_from([16, 64]),
 )  # fmt: skip
-SMALL = PassShape(rows=320, readouts=16, segments=4, trunks=1, trunk_levels=1, local_levels=1, depth=1, spans=1, most_labels=16)
+SMALL = PassShape(
+    rows=320, readouts=16, segments=4, trunks=1, trunk_levels=1, local_levels=1, depth=1, spans=1, most_labels=16, locals=1
+)  # fmt: skip
 
 
 def brute_force(wanted: PassShape, held: set[PassShape], limit: int) -> set[PassShape]:

@@ -94,7 +94,7 @@ REQUESTS = {
 LARGER: dict[str, Callable[[PassShape], PassShape]] = {
     "rows": lambda s: replace(s, rows=s.rows + 64),
     "readouts": lambda s: replace(s, readouts=max(64, s.readouts)),
-    "segments and trunks": lambda s: replace(s, segments=8, trunks=8),
+    "segments, trunks and branches": lambda s: replace(s, segments=8, trunks=8, locals=8),
     "levels": lambda s: replace(s, trunk_levels=s.trunk_levels + 1, local_levels=s.local_levels + 1),
     "depth, spans, labels": lambda s: replace(s, depth=2 * s.depth, spans=s.spans + 1, most_labels=64),
 }

@@ -25,6 +25,7 @@ from delta_rule import (
 )
 from flide_engine.kernels import gdn_branch, gdn_scan
 from flide_engine.kernels.gdn_chunks import CHUNK, Chunks, Tiles
+from flide_engine.kernels.gdn_intra import empty_intra, gdn_intra
 from flide_engine.kernels.gdn_scan import gated_norm
 from flide_engine.plan import RoundPlan
 from flide_engine.segments import Request
@@ -215,12 +216,75 @@ def test_gated_norm_zeroes_rows_of_no_segment_and_reads_strided_z() -> None:
     x, gate = o[live].double(), z[live].double().view(-1, 3, 16)
     want = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight.double() * torch.nn.functional.silu(gate)
     assert distance(out[live], want) < 1e-6
-    pages = torch.where(torch.arange(21) % 3 == 0, 5, -1).int().to(DEVICE)
-    again = gated_norm(o, z, weight, torch.full_like(o, 7.0), eps=1e-6, row_segment=segments, kv_dst=pages)
-    trunk = live & (pages >= 0)
-    assert torch.equal(again[trunk], out[trunk])
-    assert bool((again[live & ~trunk] == 7).all()), "branches write their own rows, perhaps at the same time"
-    assert bool((again[~live] == 0).all())
+
+
+@pytest.mark.parametrize("dtype", list(BOUND))
+@pytest.mark.parametrize(
+    ("plan", "trunk", "branch"),
+    [
+        (plan_of([Request((segment(70, saves=(64,)), segment(66, parent=0, local=True)))]), 0, 1),
+        (plan_of([Request((segment(70, saves=(64,)),)), Request((segment(9, local=True),), stored(64, 10))]), 0, 1),
+        (plan_of([Request((segment(9, local=True),), stored(64, 10))]), -1, 0),
+        (plan_of([Request((segment(70, saves=(64,)),))]), 0, -1),
+    ],
+    ids=["behind its trunk", "of another checkpoint", "no trunk", "no branch"],
+)
+def test_a_branch_behind_a_trunk_in_one_launch(plan: RoundPlan, trunk: int, branch: int, dtype: torch.dtype) -> None:
+    """The same bits as in a launch of its own, of the trunks' kernel and (on a GPU) of the branches'; every state too."""
+    layer = make_layer(11, dtype=dtype, dk=128 if DEVICE == "cuda" else 16, dv=128 if DEVICE == "cuda" else 16)
+    x = make_rows(layer, plan.rows, 12, dtype)
+    got = []
+    for way in ("one launch", "trunks' kernel", "branches' kernel"):
+        pools = make_pools(layer, 12, dtype)
+        fill(pools, 10, 13)
+        tiles, chunks = run_tiles(layer, x, plan, pools)
+        intra = gdn_intra(tiles, chunks, empty_intra(tiles.k.shape[0], layer.nv, dtype, x.device))
+        m = metadata(plan)
+        o = torch.full((plan.rows, layer.nv, layer.dv), float("nan"), device=x.device)
+        places = {
+            "seg_first_row": m.seg_first_row,
+            "seg_len": m.seg_len,
+            "seg_state_in": m.seg_state_in,
+            "seg_state_out": m.seg_state_out,
+        }
+        saves = {"seg_start": m.seg_start, "save_ptr": m.save_ptr, "save_pos": m.save_pos, "save_slot": m.save_slot}
+        first, second = (torch.tensor([s], dtype=torch.int32, device=x.device) for s in (trunk, branch))
+        one = way == "one launch"
+        walk = tiles, intra, chunks, pools.states, o
+        gdn_scan.gdn_scan(*walk, segments=first, branch=second if one else None, **places, **saves)
+        if way == "trunks' kernel":
+            gdn_scan.gdn_scan(*walk, segments=second, **places, **saves)
+        elif not one:
+            gdn_branch.gdn_branch(*walk, segments=second, **places)
+        assert not o.isnan().any(), "every row of a segment is written"
+        got.append((o, pools.states))
+    (o, states), *others = got
+    for other, (p, t) in zip(("trunks'", "branches'"), others, strict=True):
+        exact = other == "trunks'" or DEVICE == "cuda"
+        for a, b in ((o, p), (states, t)):
+            assert torch.equal(a.isnan(), b.isnan())
+            assert (
+                torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+                if exact
+                else distance(a.nan_to_num(7), b.nan_to_num(7)) < BOUND[dtype]
+            )
+    if plan.rows > 1:
+        assert not torch.equal(o, o.flip(0))
+
+
+def test_two_trunks_have_no_branch_behind_them() -> None:
+    layer = make_layer(1)
+    plan = plan_of([Request((segment(9),)), Request((segment(9), segment(5, parent=0, local=True)))])
+    x, pools = make_rows(layer, plan.rows, 2), make_pools(layer, 8)
+    tiles, chunks = run_tiles(layer, x, plan, pools)
+    m, two, one = metadata(plan), torch.zeros(2, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    intra, o = empty_intra(tiles.k.shape[0], layer.nv, x.dtype, x.device), torch.zeros(plan.rows, layer.nv, layer.dv)
+    with pytest.raises(ValueError, match="one trunk alone"):
+        gdn_scan.gdn_scan(
+            tiles, intra, chunks, pools.states, o, segments=two, branch=one, seg_first_row=m.seg_first_row, seg_len=m.seg_len,
+            seg_start=m.seg_start, seg_state_in=m.seg_state_in, seg_state_out=m.seg_state_out, save_ptr=m.save_ptr,
+            save_pos=m.save_pos, save_slot=m.save_slot,
+        )  # fmt: skip
 
 
 def test_states_of_another_shape_are_refused() -> None:

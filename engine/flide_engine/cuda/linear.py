@@ -37,7 +37,7 @@ def mix_linear(
 
     taps: layer.conv turned around, [4, C]. index: which linear layer this is. apart: z by a product of its own. early: the GPU has
     programmatic dependent launch. Trunks run first, level by level, since no trunk hangs on a branch; then branches. Both are few
-    programs that take long: wide work that needs nothing of them runs beside.
+    programs that take long: in a long pass they go aside, and z's product runs beside them.
     """
     rows, s = workspace.stream.cut(at.shape.rows), at.segments
     first = layer.in_first.shape[0]
@@ -53,40 +53,33 @@ def mix_linear(
     )  # fmt: skip
     inside = gdn_intra(tiles, chunks, workspace.inside(chunks), early=early)
     states, scanned = memory.states[index], workspace.scanned[: at.shape.rows]
-    mixed = columns(rows.mixed, config.value_width)
-    out = mixed.view(scanned.shape)
 
-    def trunks(early: bool) -> None:
+    def walk() -> None:
+        shared: dict[str, Any] = {**lengths, **slots}
+        branch = at.locals[0] if at.shape.one_branch else None
         for segments in at.trunks:
             gdn_scan(
-                tiles, inside, chunks, states, scanned, segments=segments, seg_start=s.start, early=early, **lengths, **slots, **saves
+                tiles, inside, chunks, states, scanned, segments=segments, branch=branch, seg_start=s.start,
+                early=early and not apart, **shared, **saves,
             )  # fmt: skip
-
-    def branches(early: bool) -> None:
-        for segments in at.locals:
+        for segments in () if branch is not None else at.locals:
             gdn_branch(
-                tiles, inside, chunks, states, z, layer.gated_norm, out, eps=config.rms_eps, segments=segments, early=early,
-                **lengths, **slots,
+                tiles, inside, chunks, states, scanned, segments=segments, early=early and bool(at.trunks), **shared
             )  # fmt: skip
-
-    def norm_of_trunks() -> None:  # branches have theirs from gdn_branch
-        gated_norm(scanned, z, layer.gated_norm, out, eps=config.rms_eps, row_segment=at.row_segment, kv_dst=at.kv_dst)
 
     if apart:
         with aside:
-            trunks(early=False)
+            walk()
         z = columns(rows.projected, config.value_width, behind=first)
         pause(z, PAUSES)
         products(rows.normed, layer.in_z, z)
         aside.join()
-        with aside:
-            branches(early=False)
-        norm_of_trunks()
-    else:  # the long ones behind each other on one stream, so that each starts early
+    else:  # all on one stream, so that each starts early
         z = projected[:, first:]
-        trunks(early)
-        with aside:
-            norm_of_trunks()
-        branches(early and bool(at.trunks))
-    aside.join()
+        walk()
+    mixed = columns(rows.mixed, config.value_width)
+    gated_norm(
+        scanned, z, layer.gated_norm, mixed.view(scanned.shape), eps=config.rms_eps, row_segment=at.row_segment,
+        early=early and not apart,
+    )  # fmt: skip
     return mixed

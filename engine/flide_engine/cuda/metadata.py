@@ -100,7 +100,7 @@ def layout_of(shape: PassShape) -> Layout:
         "readout_row": (shape.readouts,),
         "label_ptr": (shape.readouts + 1,),
         **{f"trunks {i}": (shape.trunks,) for i in range(shape.trunk_levels)},
-        **{f"locals {i}": (s,) for i in range(shape.local_levels)},
+        **{f"locals {i}": (shape.locals,) for i in range(shape.local_levels)},
     }
     places, at = {}, 0
     for name, dims in arrays.items():

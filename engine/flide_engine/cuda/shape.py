@@ -14,10 +14,11 @@ from flide_engine.kernels.tiles import MOST_SPANS
 from flide_engine.plan import Int32, RoundPlan
 from flide_engine.segments import GRID, Kind
 
-APART_FROM = 2048
-"""From how many rows on a linear layer's output gate has a product of its own, beside the walk over the trunks; with fewer it comes with
-the layer's first product. The bits are the same (tried at start). On an H200 a pass of 0.8B takes 1.02 times as long apart at 320 rows,
-0.995 at 576, 0.97 at 3,584, 0.95 at 7,680. Read at each launch; a captured pass keeps what stood here."""
+APART_FROM = 4096
+"""From how many rows on a linear layer's output gate has a product of its own, beside the walk over trunks and branches; with fewer it
+comes with the layer's first product, and the walk's kernels start early instead (kernels.early). The bits are the same (tried at start).
+On an H200 a pass of 0.8B takes 1.02 times as long apart at 2,816 rows, 1.01 at 3,584, 0.97 at 7,680. Read at each launch; a captured pass
+keeps what stood here."""
 FEWEST_SEGMENTS = 4
 FEWEST_LABELS = 16
 CHEAP_ROWS = 256
@@ -49,7 +50,7 @@ class PassShape:
     """Capacities of everything that a launch or an address depends on; all else follows from them or stands in the metadata.
 
     trunks: segments of a level of trunks. trunk_levels, local_levels: levels that have any. depth: local ancestors listed per
-    segment. spans: key spans of the longest history, or more. most_labels: labels of one readout.
+    segment. spans: key spans of the longest history, or more. most_labels: labels of one readout. locals: local segments of a level.
     """
 
     rows: int
@@ -61,6 +62,7 @@ class PassShape:
     depth: int
     spans: int
     most_labels: int
+    locals: int
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash(_sizes(self)))  # shapes are looked up at each launch
@@ -85,8 +87,13 @@ class PassShape:
         tokens_a_tile: of its attention, which has kernels of its own for each; 0 where a model has one.
         """
         kinds = tuple(1 if n == 1 else 16 if n % 16 == 0 else 2 for n in (self.rows, self.segments, self.chunks))
-        runs = map(bool, (self.readouts, self.trunk_levels, self.local_levels, apart(self.rows)))
+        runs = map(bool, (self.readouts, self.trunk_levels, self.local_levels, self.one_branch, apart(self.rows)))
         return (*kinds, tokens_a_tile, self.readouts > 16, self.spans > 1, *runs)
+
+    @property
+    def one_branch(self) -> bool:
+        """One trunk at most and one branch at most, which is then walked in the launch that walks the trunk."""
+        return (self.trunks, self.trunk_levels, self.locals, self.local_levels) == (1, 1, 1, 1)
 
     @property
     def chunks(self) -> int:
@@ -166,6 +173,7 @@ def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
         depth=power_of_two(plan.seg_locals.shape[1]),
         spans=power_of_two(_spans(int(keys.max(initial=0)), first_split)),
         most_labels=power_of_four(int(np.diff(plan.label_ptr).max(initial=0)), FEWEST_LABELS),
+        locals=1 if max(map(len, locals_), default=0) == 1 else segments if locals_ else 0,
     )
 
 

@@ -54,6 +54,7 @@ def gdn_scan(
     save_ptr: torch.Tensor,
     save_pos: torch.Tensor,
     save_slot: torch.Tensor,
+    branch: torch.Tensor | None = None,
     early: bool = False,
 ) -> torch.Tensor:
     """Outputs and states of the listed segments, whose parents' states must be in their slots: one launch a level.
@@ -64,7 +65,8 @@ def gdn_scan(
     segments: [N] int32, entries < 0 are skipped. Slots: seg_state_in < 0 starts from zeros, seg_state_out < 0 drops the last
     state; a slot has one writer. The state after save_pos tokens goes to save_slot; a segment's save positions are ascending
     multiples of CHUNK from its start. A segment of no rows hands its state through. early: see kernels.early; the kernel before is then
-    gdn_intra's or this one's.
+    gdn_intra's or this one's. branch: [1] int32, a segment to walk behind the one listed in the same launch, where segments is [1] too;
+    its state is taken over where it begins with the listed one's last state.
 
     Bits of a row depend on its segment and its place in it alone. The state is float32; products take operands of the core dtype
     (see core_dtype) and accumulate in float32, so that the error does not grow with the length of the history.
@@ -75,30 +77,31 @@ def gdn_scan(
     width = config["BV"]
     if segments.shape[0] == 0:
         return o
+    if branch is not None and (segments.shape[0] != 1 or branch.shape[0] != 1):
+        raise ValueError("a branch can be walked behind one trunk alone")
     _gdn_scan[(dv // width, nv, segments.shape[0])](
-        *descriptors(tiles, intra, width), tiles.v, intra.grown, intra.rest, states, o, segments, seg_first_row, seg_len,
+        *descriptors(tiles, intra, width), tiles.v, intra.grown, intra.rest, states, o, segments, branch, seg_first_row, seg_len,
         seg_start, chunks.first, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, dk**-0.5,
-        NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **config, **launch(early),
+        HAS_BRANCH=branch is not None, NK=tiles.k.shape[1], NV=nv, DK=dk, DV=dv, **config, **launch(early),
     )  # fmt: skip
     return o
 
 
 def gated_norm(
     o: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, eps: float, row_segment: torch.Tensor,
-    kv_dst: torch.Tensor | None = None,
+    early: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """out = o * rsqrt(mean o^2 + eps) * weight * silu(z) over each head's value_dim, rounded once.
 
     o: [T, value_heads, value_dim] contiguous. z: [T, value_heads * value_dim] with any row stride, last stride 1. weight:
     [value_dim]. out: [T, value_heads, value_dim] contiguous, activation dtype; rows with row_segment < 0 become zero.
-    kv_dst: as in RoundPlan; rows of a segment that have none (those of branches) are then left alone.
+    early: see kernels.early; z must have been there when the kernel before began.
     Transformers rounds the normalised value and its product with the weight as well; float32 throughout is nearer to float32.
     """
     rows, nv, dv = o.shape
     if rows:
         _gated_norm[(triton.cdiv(rows * nv, NORM_BLOCK),)](
-            o, z, weight, out, row_segment, kv_dst, rows * nv, z.stride(0), eps, HAS_PAGES=kv_dst is not None, NV=nv, DV=dv,
-            BLOCK=NORM_BLOCK, num_warps=4,
+            o, z, weight, out, row_segment, rows * nv, z.stride(0), eps, NV=nv, DV=dv, BLOCK=NORM_BLOCK, num_warps=4, **launch(early),
         )  # fmt: skip
     return out
 
@@ -154,8 +157,8 @@ def chunk_step(
 
 @triton.jit
 def _gdn_scan(
-    q, k, v_blocks, inverse, attention, v, grown, rest, states, o, segments, seg_first_row, seg_len,
-    seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale,
+    q, k, v_blocks, inverse, attention, v, grown, rest, states, o, segments, branch, seg_first_row, seg_len,
+    seg_start, seg_first_chunk, seg_state_in, seg_state_out, save_ptr, save_pos, save_slot, scale, HAS_BRANCH: tl.constexpr,
     NK: tl.constexpr, NV: tl.constexpr, DK: tl.constexpr, DV: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
     BULK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -174,9 +177,23 @@ def _gdn_scan(
     stop = tl.load(save_ptr + segment + 1)
     start = tl.load(seg_start + segment)
     due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
+    target = tl.load(seg_state_out + segment).to(tl.int64)
+    idle = listed < 0
+    if HAS_BRANCH:
+        behind = tl.load(branch)
+        follower = tl.maximum(behind, 0)
+        follower_length = tl.where(behind < 0, 0, tl.load(seg_len + follower))
+        follower_row = tl.load(seg_first_row + follower).to(tl.int64)
+        follower_chunk = tl.load(seg_first_chunk + follower)
+        follower_source = tl.load(seg_state_in + follower).to(tl.int64)
+        follower_target = tl.where(behind < 0, -1, tl.load(seg_state_out + follower).to(tl.int64))
+        length = tl.where(listed < 0, 0, length)
+        target = tl.where(listed < 0, -1, target)
+        source = tl.where(listed < 0, -1, source)
+        idle = idle & (behind < 0)
     wait_for_previous(EARLY)
     let_next_start(EARLY)
-    if listed < 0:
+    if idle:
         return
     state = tl.zeros((BV, DK), tl.float32)
     if source >= 0:
@@ -193,29 +210,38 @@ def _gdn_scan(
             tl.store(states + slot * (NV * DK * DV) + place, state)
             save += 1
             due = tl.load(save_pos + save, mask=save < stop, other=-1) - start
-    target = tl.load(seg_state_out + segment).to(tl.int64)
     if target >= 0:
         tl.store(states + target * (NV * DK * DV) + place, state)
+    if HAS_BRANCH:
+        if (follower_source != target) | (target < 0):
+            state = tl.zeros((BV, DK), tl.float32)
+            if follower_source >= 0:
+                state = tl.load(states + follower_source * (NV * DK * DV) + place)
+        for step in tl.range(0, tl.cdiv(follower_length, 64), num_stages=STAGES):
+            state, out = chunk_step(
+                state, q, k, v_blocks, inverse, attention, v, grown, rest, follower_chunk + step, h, column, scale, NK, NV, DV, BULK
+            )  # fmt: skip
+            to = o + ((follower_row + step * 64) * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
+            tl.store(to, out.to(o.dtype.element_ty), mask=(i < follower_length - step * 64)[None, :])
+        if follower_target >= 0:
+            tl.store(states + follower_target * (NV * DK * DV) + place, state)
 
 
 @triton.jit
 def _gated_norm(
-    o, z, weight, out, row_segment, kv_dst, heads, z_stride, eps,
-    HAS_PAGES: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr,
+    o, z, weight, out, row_segment, heads, z_stride, eps,
+    NV: tl.constexpr, DV: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One program normalises BLOCK (row, head) pairs."""
     pair = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = pair < heads
     row = pair // NV
     live = inside & (tl.load(row_segment + row, mask=inside, other=-1) >= 0)
-    mine = inside
-    if HAS_PAGES:
-        trunk = tl.load(kv_dst + row, mask=inside, other=-1) >= 0
-        mine = inside & (trunk | (live == 0))
-        live = live & trunk
     d = tl.arange(0, DV)
-    x = tl.load(o + pair[:, None] * DV + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+    scales = tl.load(weight + d).to(tl.float32)[None, :]
     gate = tl.load(z + (row * z_stride + pair % NV * DV)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-    y = x * tl.rsqrt(tl.sum(x * x, 1) / DV + eps)[:, None] * tl.load(weight + d).to(tl.float32)[None, :]
+    wait_for_previous(EARLY)
+    x = tl.load(o + pair[:, None] * DV + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
+    y = x * tl.rsqrt(tl.sum(x * x, 1) / DV + eps)[:, None] * scales
     y = y * silu(gate)
-    tl.store(out + pair[:, None] * DV + d[None, :], y.to(out.dtype.element_ty), mask=mine[:, None])
+    tl.store(out + pair[:, None] * DV + d[None, :], y.to(out.dtype.element_ty), mask=inside[:, None])
