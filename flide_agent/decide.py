@@ -42,8 +42,8 @@ READERS = 2
 """Requests that are read at once. Reading is Python for the most part: with more, the engine's thread would get its share of the
 interpreter too seldom, and the device would wait."""
 SHORT = 4096
-"""Characters of a state that is read where it arrives while the engine has nothing to do: handing it to a thread would take about as
-long. While the engine is busy threads read beside it."""
+"""Characters of a state that is read where it arrives while the engine has nothing to do, as a state seen lately is: handing it to a
+thread would take about as long. While the engine is busy threads read beside it."""
 T = TypeVar("T")
 
 
@@ -164,7 +164,7 @@ class Decider:
 
     async def _decide(self, tenant: str, ask: Ask, admission: Admission | None) -> Decision:
         times = Times(ask.arrived)
-        if ask.session is None and isinstance(ask.state, str) and len(ask.state) < SHORT and self.dispatcher.idle:
+        if ask.session is None and self.dispatcher.idle and self._quickly_read(tenant, ask.state):
             reading = self._read(tenant, ask, times)
 
             def begin(wait: bool) -> Ready:
@@ -178,6 +178,9 @@ class Decider:
         if ready.reading.step is not None:
             return await _to_the_end(asyncio.wrap_future(self._threads.submit(self._finish, tenant, ready, done, times)))
         return self._finish(tenant, ready, done, times)
+
+    def _quickly_read(self, tenant: str, state: object) -> bool:
+        return isinstance(state, str) and (len(state) < SHORT or self.reader.states.knows(tenant, state))
 
     async def _at_once_or_in_thread(self, work: Callable[[bool], T], undo: Callable[[T], None]) -> T:
         """work: with False it raises MustLoad rather than wait."""

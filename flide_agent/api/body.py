@@ -21,8 +21,11 @@ DRAIN = 4
 
 ZSTD_WINDOW, ZSTD_SLICE = 1 << 27, 1024
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?[0-9.]+[eE][-+]?[0-9]+|-?[0-9][0-9.]{299,}|NaN|-?Infinity)', re.DOTALL)
-"""Strings, to be passed over, and whatever may be no number that is read here."""
+_NUMBER = re.compile(
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|(?<![0-9.])(-?[0-9.]++[eE][-+]?[0-9]++|-?[0-9][0-9.]{299,}|NaN|-?Infinity)', re.DOTALL
+)  # fmt: skip
+"""Strings, to be passed over, and whatever may be no number that is read here. A string without an end goes to the body's, and a run of
+digits is tried from its first alone: else the time grows with the square of the length."""
 
 
 def _too_large(cap: int) -> BodyTooLarge:

@@ -104,8 +104,11 @@ async def _decide(request: Call, parse: Callable[[Any], asks.Ask]) -> b.Answer:
     admitted = await backend.admit(call.tenant, int(length) if length else backend.settings.max_body_bytes)
     try:
         raw, encoding = await _raw(request)
-        if len(raw) < b.INLINE_BYTES and not encoding:
-            ask = parse(bodies.decode(raw))
+        short = len(raw) < b.INLINE_BYTES
+        if (short or (len(raw) < b.INLINE_TEXT_BYTES and b"\\u" not in raw)) and not encoding:
+            value = bodies.decode(raw)
+            quick = short or (isinstance(value, dict) and isinstance(value.get("state"), str))
+            ask = parse(value) if quick else await backend.in_thread(lambda: parse(value))
         else:
             ask = await backend.in_thread(lambda: parse(_decoded(request, raw, encoding)))
         ask = dataclasses.replace(ask, deadline=call.deadline)

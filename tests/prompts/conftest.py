@@ -29,7 +29,11 @@ def qwen35(request: pytest.FixtureRequest, shared: Path) -> Path:
             if "CalledProcessError" in built.stderr:
                 pytest.skip(f"pip cannot fetch the packages of the Qwen3.5 tokenizer: {built.stderr.strip().splitlines()[-1]}")
             pytest.fail(f"the Qwen3.5 tokenizer cannot be built: {built.stderr}")
-        work.rename(directory)
+        try:
+            work.rename(directory)
+        except OSError:  # another worker has built it meanwhile
+            if not (directory / "tokenizer.json").exists():
+                raise
     return directory
 
 

@@ -24,7 +24,9 @@ def text(seed: int, length: int = 2 * SHORTEST) -> str:
 
 def test_a_state_that_comes_again_is_not_tokenised_again(prompts: Prompts) -> None:
     recent = RecentStates(prompts)
+    assert not recent.knows("a", text(1))
     first = recent.trunk("a", text(1))
+    assert recent.knows("a", text(1))
     assert recent.trunk("a", text(1)) is first
     assert (recent.hits, recent.misses) == (1, 1)
     plain = prompts.state(text(1))
@@ -41,6 +43,11 @@ def test_tenants_share_nothing(prompts: Prompts) -> None:
     recent.trunk("a", text(1))
     recent.trunk("a", "b" + text(1))
     assert recent.hits == 0
+    assert not recent.knows("b", text(1))
+    assert not recent.knows("ab", text(2))
+    recent.trunk("a", "short")
+    assert not recent.knows("a", "short"), "it is not kept"
+    assert not recent.knows("a", {"a": 1})
 
 
 def test_one_character_makes_another_state(prompts: Prompts) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -98,6 +99,9 @@ def test_other_encodings() -> None:
         (b"[" * 100_000, 0),
         (b'{"a":"\\ud800', 7),
         (b'{"a":1e999,"b":"\\ud800"}', 5),
+        (b'{"a":"x\\" 1e999', 15),
+        (b'{"a":"x\\', 8),
+        (b"[" + b"9" * 299 + b",1e999]", 301),
         ('{"ü":"\\ud800","b":Infinity}'.encode(), 19),
         ('{"ü":"\\ud800","b":x}'.encode(), 19),
     ],
@@ -109,6 +113,16 @@ def test_what_is_no_json(body: bytes, position: int) -> None:
     assert item["type"] == "json_invalid"
     assert item["loc"] == ["body", position], "in bytes"
     assert "`$" not in str(item), "our words, not the library's path"
+
+
+@pytest.mark.parametrize("unit", [b'\\"', b"9" * 299 + b",", b"9.", b"-", b'"a",', b"1e5"], ids=repr)
+def test_what_is_no_json_is_refused_in_time_that_grows_with_its_length(unit: bytes) -> None:
+    """A string without an end took 20 s of 64 KB, and four times that of twice as much."""
+    body = b'{"a":["' + unit * (500_000 // len(unit)) if unit == b'\\"' else b'{"a":[' + unit * (500_000 // len(unit))
+    began = time.perf_counter()
+    with pytest.raises(InvalidRequest):
+        decode(body)
+    assert time.perf_counter() - began < 2.0
 
 
 def test_lone_surrogates_become_replacement_characters() -> None:
