@@ -66,7 +66,8 @@ class Landings:
         return True
 
     def take(self, labels: int) -> Landing:
-        """The next place, for a pass that is about to be enqueued; free it is since `make_room`."""
+        """The next place, for a pass that is about to be enqueued."""
+        self.make_room()  # done already, unless the last launch failed
         landing = Landing(self._turn * self._size, labels, self._numbers)
         self._turn = (self._turn + 1) % LANDINGS
         self._held.append(landing)
