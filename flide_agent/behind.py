@@ -34,16 +34,9 @@ class Behind:
         self._lock = threading.Lock()
 
     def publish(self, answered: Waits, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """checkpoints: by position, one reference each, which this takes over. On an event loop it begins once the caller has returned to
-        it, that is once a reply has left."""
+        """checkpoints: by position, one reference each, which this takes over."""
         if not checkpoints and not answered.m:
             return
-        if (loop := asyncio._get_running_loop()) is not None:
-            loop.call_soon(self._hand_on, answered, checkpoints)
-        else:
-            self._hand_on(answered, checkpoints)
-
-    def _hand_on(self, answered: Waits, checkpoints: Mapping[int, Checkpoint]) -> None:
         with self._lock:
             self._waiting.append((answered, checkpoints))
             if len(self._waiting) > 1:
@@ -54,7 +47,6 @@ class Behind:
 
     async def settle(self) -> None:
         """Wait until nothing waits."""
-        await asyncio.sleep(0)  # what was published is handed on
         while self._running:
             await asyncio.gather(*map(asyncio.wrap_future, list(self._running)), return_exceptions=True)
 

@@ -42,8 +42,9 @@ READERS = 2
 """Requests that are read at once. Reading is Python for the most part: with more, the engine's thread would get its share of the
 interpreter too seldom, and the device would wait."""
 SHORT = 4096
-"""Characters of a state that is read where it arrives while the engine has nothing to do, as a state seen lately is: handing it to a
-thread would take about as long. While the engine is busy threads read beside it."""
+"""Characters of a state that is read where it arrives while the engine has nothing to do, as a state of up to MOST_KNOWN seen lately is:
+handing it to a thread would take about as long. While the engine is busy threads read beside it."""
+MOST_KNOWN = 32 << 10
 T = TypeVar("T")
 
 
@@ -180,7 +181,9 @@ class Decider:
         return self._finish(tenant, ready, done, times)
 
     def _quickly_read(self, tenant: str, state: object) -> bool:
-        return isinstance(state, str) and (len(state) < SHORT or self.reader.states.knows(tenant, state))
+        if not isinstance(state, str) or len(state) > MOST_KNOWN:
+            return False
+        return len(state) < SHORT or self.reader.states.knows(tenant, state)
 
     async def _at_once_or_in_thread(self, work: Callable[[bool], T], undo: Callable[[T], None]) -> T:
         """work: with False it raises MustLoad rather than wait."""

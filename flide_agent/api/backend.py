@@ -18,8 +18,9 @@ from flide_agent.settings import Settings
 T = TypeVar("T")
 INLINE_BYTES = 16 << 10
 """Bodies up to this size are decoded and checked where they arrive; the canonical form of a long history is work for a thread."""
-INLINE_TEXT_BYTES = 64 << 10
-"""The same of bodies without \\u escapes whose state is a text: 0.1 ms, which is what handing it to a thread costs the event loop."""
+INLINE_TEXT_BYTES = 32 << 10
+"""The same of bodies without \\u escapes, if all but a state that is a text is within INLINE_BYTES: mostly less than what handing them to a
+thread costs the event loop."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -107,7 +107,8 @@ async def _decide(request: Call, parse: Callable[[Any], asks.Ask]) -> b.Answer:
         short = len(raw) < b.INLINE_BYTES
         if (short or (len(raw) < b.INLINE_TEXT_BYTES and b"\\u" not in raw)) and not encoding:
             value = bodies.decode(raw)
-            quick = short or (isinstance(value, dict) and isinstance(value.get("state"), str))
+            state = value.get("state") if isinstance(value, dict) else None
+            quick = short or (isinstance(state, str) and len(raw) - len(state) < b.INLINE_BYTES)
             ask = parse(value) if quick else await backend.in_thread(lambda: parse(value))
         else:
             ask = await backend.in_thread(lambda: parse(_decoded(request, raw, encoding)))

@@ -223,11 +223,12 @@ def test_gated_norm_zeroes_rows_of_no_segment_and_reads_strided_z() -> None:
     ("plan", "trunk", "branch"),
     [
         (plan_of([Request((segment(70, saves=(64,)), segment(66, parent=0, local=True)))]), 0, 1),
+        (plan_of([Request((segment(128, saves=(64, 128)), segment(66, parent=0, local=True)))]), 0, 1),
         (plan_of([Request((segment(70, saves=(64,)),)), Request((segment(9, local=True),), stored(64, 10))]), 0, 1),
         (plan_of([Request((segment(9, local=True),), stored(64, 10))]), -1, 0),
         (plan_of([Request((segment(70, saves=(64,)),))]), 0, -1),
     ],
-    ids=["behind its trunk", "of another checkpoint", "no trunk", "no branch"],
+    ids=["behind its trunk", "of what its trunk saved", "of another checkpoint", "no trunk", "no branch"],
 )
 def test_a_branch_behind_a_trunk_in_one_launch(plan: RoundPlan, trunk: int, branch: int, dtype: torch.dtype) -> None:
     """The same bits as in a launch of its own, of the trunks' kernel and (on a GPU) of the branches'; every state too."""

@@ -200,7 +200,7 @@ class CudaForward:
         """Attention tiles, which may still be on their way aside, and delta-rule chunks, built on the GPU."""
         w, s, shape = self._workspace, at.segments, at.shape
         held = w.tables(shape)
-        with self._aside:  # nothing reads them before the first full layer, and any linear layer before it joins
+        with self._aside:  # nothing reads them before the first full layer, which joins
             build_tiles(
                 s.first_row, s.length, s.start, s.kind, s.hist, tile_ptr=held.pointers, unordered=held.unordered,
                 weights=held.weights, tiles=held.tiles, tokens_a_tile=w.tokens_a_tile(shape), first_split=self._first_split,

@@ -97,6 +97,8 @@ def _conv_gate(
         return
     segment = tl.load(table + chunk * 2)
     if segment < 0:  # at once: there are many, and waiting they would keep others from starting
+        if chunk == 0:  # the only one that waits, as there is nothing to do
+            wait_for_previous(EARLY)
         return
     index = tl.load(table + chunk * 2 + 1)
     rows = tl.minimum(tl.load(seg_len + segment) - index * 64, 64)

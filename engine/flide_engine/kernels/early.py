@@ -1,8 +1,9 @@
 """Programmatic dependent launch: the programs of a kernel start while the kernel before it on the stream ends, and wait for it.
 
 What a kernel so launched does before `wait_for_previous` runs beside the one before it. There it may read only what was complete when
-that one began: the metadata of the pass, and weights. A kernel lets its follower start by `let_next_start`, which it calls behind its
-own wait, so that whatever began before the kernel in front has ended by then. From compute capability 9.0 on.
+that one let it start: the metadata of the pass, weights, and what was written further in front. A kernel lets its follower start by
+`let_next_start`, which it calls behind its own wait, so that whatever stood in front of it has ended by then (norm_rope_query calls it at
+once: its follower reads nothing but tables before its wait). From compute capability 9.0 on.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from flide_engine.kernels.language import tl, triton
 
 @triton.jit
 def wait_for_previous(EARLY: tl.constexpr):
-    """Until the kernel before this one has ended and its writes can be seen. What follows relies on that this kernel ends later, so every
-    program calls it, or at least one whenever there is anything to do."""
+    """Until the kernel before this one has ended and its writes can be seen. What follows relies on that this kernel ends later, so at
+    least one program calls it, and every one that reads or writes what others write."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
 

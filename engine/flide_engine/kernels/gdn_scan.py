@@ -215,6 +215,7 @@ def _gdn_scan(
     if HAS_BRANCH:
         if (follower_source != target) | (target < 0):
             state = tl.zeros((BV, DK), tl.float32)
+            tl.debug_barrier()  # it may be what was saved at the trunk's end, by other threads of this program
             if follower_source >= 0:
                 state = tl.load(states + follower_source * (NV * DK * DV) + place)
         for step in tl.range(0, tl.cdiv(follower_length, 64), num_stages=STAGES):

@@ -110,7 +110,7 @@ def norm_rope_query(
     qkv: [N, >= 2 * heads * D], of each head D query columns, then D gate columns (as q_proj gives them); row stride free.
     weight: [D] zero-centred. table: rope_table's. positions: [T] int32. rows: [N] int32, or None for i.
     out: [N, heads, D] contiguous. Norm and rotation in float32, one rounding at the end. early: see kernels.early; the kernel before is
-    then norm_rope_key_value's, and qkv was there when that began.
+    then norm_rope_key_value's, and qkv was there when that let it start.
     """
     count, heads, dim = out.shape
     if count:
