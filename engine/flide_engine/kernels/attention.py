@@ -52,7 +52,8 @@ def _fork_attention(
     kv_head = tl.program_id(0) % KV_HEADS
     segment = tl.load(tiles + tile * 4)
     if segment < 0:
-        wait_for_previous(EARLY)
+        if EARLY:
+            wait_for_previous()
     else:
         first = tl.load(tiles + tile * 4 + 1)
         q_row = tl.load(tiles + tile * 4 + 2).to(tl.int64)
@@ -70,7 +71,8 @@ def _fork_attention(
         n = tl.arange(0, KEYS)
         used = (token < TOKENS) & (first + token < length)
         q_at = (q_row + token) * (KV_HEADS * GROUP) + head
-        wait_for_previous(EARLY)
+        if EARLY:
+            wait_for_previous()
         query = tl.load(q + q_at[:, None] * D + d[None, :], mask=used[:, None], other=0.0)
 
         m = tl.full([ROWS], -1.0e30, tl.float32)  # finite, so that a row which sees no key of a block stays as it is

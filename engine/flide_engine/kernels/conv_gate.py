@@ -85,8 +85,9 @@ def _conv_gate(
     slot = tl.program_id(1)
     CHANNELS: tl.constexpr = 2 * NK * DK + NV * DV
     if chunk >= capacity:
-        wait_for_previous(EARLY)
-        let_next_start(EARLY)
+        if EARLY:
+            wait_for_previous()
+            let_next_start()
         save = tl.program_id(0) - capacity
         if slot < 2 * NK:
             _save_window(x, pool, save_ptr, save_pos, save_slot, seg_first_row, seg_start, save, x_stride, segments,
@@ -97,8 +98,9 @@ def _conv_gate(
         return
     segment = tl.load(table + chunk * 2)
     if segment < 0:  # at once: there are many, and waiting they would keep others from starting
-        if chunk == 0:  # the only one that waits, as there is nothing to do
-            wait_for_previous(EARLY)
+        if chunk == 0:  # noqa: SIM102  (the only one that waits, as there is nothing to do)
+            if EARLY:
+                wait_for_previous()
         return
     index = tl.load(table + chunk * 2 + 1)
     rows = tl.minimum(tl.load(seg_len + segment) - index * 64, 64)
@@ -134,8 +136,9 @@ def _conv_gate(
         at = base + i[:, None] * x_stride + CHANNELS + h[None, :]
         bias = tl.load(dt_bias + h, mask=h < NV, other=0.0).to(tl.float32)[None, :]
         rate = -tl.exp(tl.load(a_log + h, mask=h < NV, other=0.0).to(tl.float32))[None, :]
-        wait_for_previous(EARLY)
-        let_next_start(EARLY)
+        if EARLY:
+            wait_for_previous()
+            let_next_start()
         b = tl.load(at, mask=live, other=0.0).to(tl.float32)
         a = tl.load(at + NV, mask=live, other=0.0).to(tl.float32)
         decay = rate * _softplus(a + bias)
@@ -183,8 +186,9 @@ def _convolve(
     w1 = tl.load(weight + CHANNELS + c).to(tl.float32)[None, :]
     w2 = tl.load(weight + 2 * CHANNELS + c).to(tl.float32)[None, :]
     w3 = tl.load(weight + 3 * CHANNELS + c).to(tl.float32)[None, :]
-    wait_for_previous(EARLY)
-    let_next_start(EARLY)
+    if EARLY:
+        wait_for_previous()
+        let_next_start()
     n0 = _raw(base, first, first < rows, x_stride, c)
     n1 = _raw(base, first + 1, first + 1 < rows, x_stride, c)
     n2 = _raw(base, first + 2, first + 2 < rows, x_stride, c)

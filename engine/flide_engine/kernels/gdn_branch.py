@@ -58,8 +58,9 @@ def _gdn_branch(
     segment = tl.load(segments + tl.program_id(0))
     length = tl.load(seg_len + tl.maximum(segment, 0))
     if (segment < 0) | (length == 0):
-        wait_for_previous(EARLY)
-        let_next_start(EARLY)
+        if EARLY:
+            wait_for_previous()
+            let_next_start()
         if segment >= 0:
             _hand_through(states, seg_state_in, seg_state_out, segment, tl.program_id(1) * DK * DV, NV * DK * DV, DK * DV)
         return
@@ -73,8 +74,9 @@ def _gdn_branch(
     i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
         if step == 0:  # within the loop, so that the first chunk's tiles, which hang on no state, are asked for before
-            wait_for_previous(EARLY)
-            let_next_start(EARLY)
+            if EARLY:
+                wait_for_previous()
+                let_next_start()
             if source >= 0:
                 state = tl.load(states + source * (NV * DK * DV) + place)
         state, out = chunk_step(

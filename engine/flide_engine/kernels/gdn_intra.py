@@ -80,8 +80,9 @@ def _gdn_intra(
     chunk = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1)
     segment = tl.load(table + chunk * 2)
-    wait_for_previous(EARLY)
-    let_next_start(EARLY)
+    if EARLY:
+        wait_for_previous()
+        let_next_start()
     if segment < 0:
         return
     i = tl.arange(0, 64)

@@ -191,8 +191,9 @@ def _gdn_scan(
         target = tl.where(listed < 0, -1, target)
         source = tl.where(listed < 0, -1, source)
         idle = idle & (behind < 0)
-    wait_for_previous(EARLY)
-    let_next_start(EARLY)
+    if EARLY:
+        wait_for_previous()
+        let_next_start()
     if idle:
         return
     state = tl.zeros((BV, DK), tl.float32)
@@ -241,7 +242,8 @@ def _gated_norm(
     d = tl.arange(0, DV)
     scales = tl.load(weight + d).to(tl.float32)[None, :]
     gate = tl.load(z + (row * z_stride + pair % NV * DV)[:, None] + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-    wait_for_previous(EARLY)
+    if EARLY:
+        wait_for_previous()
     x = tl.load(o + pair[:, None] * DV + d[None, :], mask=live[:, None], other=0.0).to(tl.float32)
     y = x * tl.rsqrt(tl.sum(x * x, 1) / DV + eps)[:, None] * scales
     y = y * silu(gate)

@@ -14,7 +14,8 @@ BLOCK = 1024
 
 @triton.jit
 def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
-    wait_for_previous(EARLY)
+    if EARLY:
+        wait_for_previous()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH

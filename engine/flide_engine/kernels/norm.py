@@ -24,7 +24,8 @@ def _add_rms_norm(
     if HAS_ROWS:
         from_row = tl.load(rows + row).to(tl.int64)
     w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    wait_for_previous(EARLY)
+    if EARLY:
+        wait_for_previous()
     x = tl.load(source + from_row * source_stride + column, mask=inside, other=0.0).to(tl.float32)
     if HAS_DELTA:
         x += tl.load(delta + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)

@@ -48,8 +48,9 @@ def _normed_rotated(
     cos = tl.load(angles + pair, mask=rotated, other=1.0)
     sin = tl.load(angles + HALF + pair, mask=rotated, other=0.0)
     sin = tl.where(d < HALF, -sin, sin)
-    wait_for_previous(EARLY)
-    let_next_start(EARLY)
+    if EARLY:
+        wait_for_previous()
+        let_next_start()
     x = tl.load(at + d[None, :], mask=inside, other=0.0).to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / D + eps)
     x = x * scale[:, None] * (1.0 + w)[None, :]
@@ -69,13 +70,15 @@ def _query(
     if HAS_ROWS:
         stream_row = tl.load(rows + row).to(tl.int64)
     angles = table + tl.load(positions + stream_row).to(tl.int64) * (2 * HALF)
-    let_next_start(EARLY)
+    if EARLY:
+        let_next_start()
     head = tl.arange(0, H)
     d = tl.arange(0, BLOCK_D)
     y = _normed_rotated(qkv + row * qkv_stride, weight, angles, head < HEADS, eps, 2 * D, H, HALF, D, BLOCK_D, False)
     at = out + row * (HEADS * D) + head[:, None] * D + d[None, :]
     tl.store(at, y.to(out.dtype.element_ty), mask=(head < HEADS)[:, None] & (d < D)[None, :])
-    wait_for_previous(EARLY)  # nothing here needs _key_value, but what follows relies on it
+    if EARLY:  # nothing here needs _key_value, but what follows relies on it
+        wait_for_previous()
 
 
 @triton.jit
