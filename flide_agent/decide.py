@@ -181,9 +181,9 @@ class Decider:
         return self._finish(tenant, ready, done, times)
 
     def _quickly_read(self, tenant: str, state: object) -> bool:
-        if not isinstance(state, str) or len(state) > MOST_KNOWN:
+        if not isinstance(state, str):
             return False
-        return len(state) < SHORT or self.reader.states.knows(tenant, state)
+        return len(state) < SHORT or (len(state) <= MOST_KNOWN and self.reader.states.knows(tenant, state))
 
     async def _at_once_or_in_thread(self, work: Callable[[bool], T], undo: Callable[[T], None]) -> T:
         """work: with False it raises MustLoad rather than wait."""

@@ -25,9 +25,9 @@ class RecentStates:
 
     def trunk(self, tenant: str, state: object) -> Trunk:
         """The trunk of a System One state, as `Prompts.state` gives it."""
-        if not isinstance(state, str) or not SHORTEST <= len(state) <= self._longest:
+        if (key := self._key(tenant, state)) is None:
             return self._prompts.state(state)
-        key = _key(tenant, state)
+        assert isinstance(state, str)
         with self._lock:
             found = self._held.get(key)
             if found is not None:
@@ -48,13 +48,13 @@ class RecentStates:
 
     def knows(self, tenant: str, state: object) -> bool:
         """Whether `trunk` would find it: the time of a hash, 20 us for 30,000 characters."""
-        if not isinstance(state, str) or not SHORTEST <= len(state) <= self._longest:
-            return False
-        key = _key(tenant, state)
+        key = self._key(tenant, state)
         with self._lock:
-            return key in self._held
+            return key is not None and key in self._held
 
-
-def _key(tenant: str, state: str) -> bytes:
-    own = tenant.encode("utf-8", "surrogatepass")
-    return hashlib.sha256(len(own).to_bytes(4, "big") + own + state.encode("utf-8", "surrogatepass")).digest()
+    def _key(self, tenant: str, state: object) -> bytes | None:
+        """None for what is not kept."""
+        if not isinstance(state, str) or not SHORTEST <= len(state) <= self._longest:
+            return None
+        own = tenant.encode("utf-8", "surrogatepass")
+        return hashlib.sha256(len(own).to_bytes(4, "big") + own + state.encode("utf-8", "surrogatepass")).digest()

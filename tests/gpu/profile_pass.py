@@ -67,6 +67,8 @@ def costs(engine: Engine, plan: RoundPlan) -> dict[str, tuple[float, float]]:
     full, linear = c.full_layers, c.linear_layers
     nv, nk, dk, dv = c.gdn_value_heads, c.gdn_key_heads, c.gdn_key_dim, c.gdn_value_dim
     trunk = int((~local).sum())
+    if shape_of(plan, engine._forward._first_split).one_branch:  # type: ignore[attr-defined]
+        trunk = t  # the walk over the trunk takes the branch along
     row = c.heads * c.head_dim
     core = 2 * (2 * nk * dk + nv * dv) + 2 * nv * 64 * 2 + 8 * nv
     step = 2 * nv * (3 * dk * dv + 2 * 64 * dv)

@@ -15,6 +15,7 @@ from flide_engine.cuda.graphs import CudaRecorder, Graphs
 from flide_engine.cuda.landing import Landing, Landings
 from flide_engine.cuda.linear import input_matrices, mix_linear
 from flide_engine.cuda.metadata import DeviceRound, MetadataBlock, Staged
+from flide_engine.cuda.process import from_hopper
 from flide_engine.cuda.products import Products, check_products, parts_agree
 from flide_engine.cuda.shape import PassShape, apart, shape_of
 from flide_engine.cuda.workspace import Workspace
@@ -70,7 +71,7 @@ class CudaForward:
         )
         self._taps = [layer.conv.t().contiguous() for layer in model.layers if isinstance(layer, LinearLayer)]
         self._aside = Aside(memory.device)
-        self._early = memory.device.type == "cuda" and torch.cuda.get_device_capability(memory.device) >= (9, 0)
+        self._early = from_hopper(memory.device)
         self._alone: bool | None = None  # known when the vocabulary is first summed
         self.graphs: Graphs | None = None
         if graphs and memory.device.type == "cuda":

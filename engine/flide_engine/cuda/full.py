@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from flide_engine.cuda.metadata import DeviceRound
+from flide_engine.cuda.process import from_hopper
 from flide_engine.cuda.products import Products
 from flide_engine.cuda.workspace import Workspace, columns
 from flide_engine.kernels.attention import fork_attention, merge_spans, readout_config
@@ -38,7 +39,7 @@ def page_blocks(memory: Memory) -> list[tuple[Any, Any] | None]:
 
     They hold the pools' addresses, which never change.
     """
-    if memory.device.type != "cuda" or torch.cuda.get_device_capability(memory.device) < (9, 0):
+    if not from_hopper(memory.device):
         return [None] * len(memory.k)
     from triton.tools.tensor_descriptor import TensorDescriptor
 

@@ -1,4 +1,4 @@
-"""Process-wide settings that fix the order of sums in library products. They must stand before CUDA starts."""
+"""Process-wide settings that fix the order of sums in library products, which must stand before CUDA starts; what a device has."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import torch
 
 VARIABLES = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
 """Workspaces too small for split-K: a product then sums each element's K terms in one order, whatever the number of rows."""
+
+
+def from_hopper(device: torch.device) -> bool:
+    """Whether a device has what came with compute capability 9.0: the bulk copy engine, programmatic dependent launch."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def prepare_process() -> None:

@@ -71,7 +71,6 @@ def _gdn_branch(
     place = h * DK * DV + tl.arange(0, DK)[None, :] * DV + columns[:, None]
     source = tl.load(seg_state_in + segment).to(tl.int64)
     state = tl.zeros((DV, DK), tl.float32)
-    i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
         if step == 0:  # within the loop, so that the first chunk's tiles, which hang on no state, are asked for before
             if EARLY:
@@ -79,11 +78,10 @@ def _gdn_branch(
                 let_next_start()
             if source >= 0:
                 state = tl.load(states + source * (NV * DK * DV) + place)
-        state, out = chunk_step(
-            state, q, k, v_blocks, inverse, attention, v, grown, rest, chunk + step, h, 0, scale, NK, NV, DV, BULK
+        state = chunk_step(
+            state, o, q, k, v_blocks, inverse, attention, v, grown, rest, chunk + step, first + step * 64, length - step * 64,
+            h, 0, scale, NK, NV, DV, BULK,
         )  # fmt: skip
-        to = o + ((first + step * 64) * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
-        tl.store(to, out.to(o.dtype.element_ty), mask=(i < length - step * 64)[None, :])
     target = tl.load(seg_state_out + segment).to(tl.int64)
     if target >= 0:
         tl.store(states + target * (NV * DK * DV) + place, state)

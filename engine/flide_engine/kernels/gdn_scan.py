@@ -124,22 +124,23 @@ def descriptors(tiles: Tiles, intra: IntraOut, columns: int) -> list[Any]:
 
 @triton.jit
 def chunk_step(
-    state, q, k, v_blocks, inverse, attention, v, grown, rest, chunk, h, column, scale,
+    state, o, q, k, v_blocks, inverse, attention, v, grown, rest, chunk, row, rows, h, column, scale,
     NK: tl.constexpr, NV: tl.constexpr, DV: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """One chunk: state [value columns from `column` on, DK] before it -> (state after it, outputs [columns, 64]), both float32.
+    """One chunk: state [value columns from `column` on, DK] before it -> that after it, float32. Outputs go to o.
 
-    q, k, v_blocks, inverse, attention: tensor descriptors of `descriptors`. v: the same by pointer.
+    q, k, v_blocks, inverse, attention: tensor descriptors of `descriptors`. v: the same by pointer. row: the chunk's first in the stream.
+    rows: of the segment from there on.
     """
     i = tl.arange(0, 64)
     pair = chunk * NV + h
     shared = (chunk * NK + h // (NV // NK)) * 64
     keys = k.load([shared, 0])
     queries = q.load([shared, 0])
+    columns = column + tl.arange(0, state.shape[0])
     if BULK:
         values = v_blocks.load([pair * DV + column, 0])
     else:
-        columns = column + tl.arange(0, state.shape[0])
         values = tl.load(v + (pair * DV + columns).to(tl.int64)[:, None] * 64 + i[None, :])
     within_inverse = inverse.load([pair * 64, 0])
     within_attention = attention.load([pair * 64, 0])
@@ -152,7 +153,10 @@ def chunk_step(
     written = tl.dot(error.to(keys.dtype), tl.trans(within_inverse), input_precision="tf32x3")
     out = tl.dot(written.to(keys.dtype), tl.trans(within_attention), out * (left * scale), input_precision="tf32x3")
     kept = (written * left_at_end).to(keys.dtype)
-    return tl.dot(kept, keys, state * passed, input_precision="tf32x3"), out
+    state = tl.dot(kept, keys, state * passed, input_precision="tf32x3")
+    to = o + (row * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
+    tl.store(to, out.to(o.dtype.element_ty), mask=(i < rows)[None, :])
+    return state
 
 
 @triton.jit
@@ -199,13 +203,11 @@ def _gdn_scan(
     state = tl.zeros((BV, DK), tl.float32)
     if source >= 0:
         state = tl.load(states + source * (NV * DK * DV) + place)
-    i = tl.arange(0, 64)
     for step in tl.range(0, tl.cdiv(length, 64), num_stages=STAGES):
-        state, out = chunk_step(
-            state, q, k, v_blocks, inverse, attention, v, grown, rest, chunk + step, h, column, scale, NK, NV, DV, BULK
+        state = chunk_step(
+            state, o, q, k, v_blocks, inverse, attention, v, grown, rest, chunk + step, first + step * 64, length - step * 64,
+            h, column, scale, NK, NV, DV, BULK,
         )  # fmt: skip
-        to = o + ((first + step * 64) * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
-        tl.store(to, out.to(o.dtype.element_ty), mask=(i < length - step * 64)[None, :])
         if step * 64 + 64 == due:
             slot = tl.load(save_slot + save).to(tl.int64)
             tl.store(states + slot * (NV * DK * DV) + place, state)
@@ -220,11 +222,10 @@ def _gdn_scan(
             if follower_source >= 0:
                 state = tl.load(states + follower_source * (NV * DK * DV) + place)
         for step in tl.range(0, tl.cdiv(follower_length, 64), num_stages=STAGES):
-            state, out = chunk_step(
-                state, q, k, v_blocks, inverse, attention, v, grown, rest, follower_chunk + step, h, column, scale, NK, NV, DV, BULK
+            state = chunk_step(
+                state, o, q, k, v_blocks, inverse, attention, v, grown, rest, follower_chunk + step, follower_row + step * 64,
+                follower_length - step * 64, h, column, scale, NK, NV, DV, BULK,
             )  # fmt: skip
-            to = o + ((follower_row + step * 64) * NV + h) * DV + i[None, :] * (NV * DV) + columns[:, None]
-            tl.store(to, out.to(o.dtype.element_ty), mask=(i < follower_length - step * 64)[None, :])
         if follower_target >= 0:
             tl.store(states + follower_target * (NV * DK * DV) + place, state)
 
