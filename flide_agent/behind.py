@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
@@ -20,54 +19,72 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flide_agent.decide")
 
+LATEST = 0.005
+"""Seconds after an answer. Those who send it say when it has left; this is for those who do not."""
+FEW = 4
+"""Answers whose checkpoints the event loop publishes itself then: waking a thread takes about as long as two of them."""
+
 
 class Behind:
-    """A state seen once stays on the device; one that came back is written to the disk. Thread-safe.
+    """A state seen once stays on the device; one that came back is written to the disk.
 
-    What comes while a thread publishes is done by that thread: handing on costs more than publishing.
+    It is done between an answer and the next request, where it holds up neither: a thread that did it meanwhile would take the
+    interpreter from the one that plans a pass, which costs that more than it takes. `publish`, `replied` and `settle` belong to one event
+    loop, `catch_up` is for every thread.
     """
 
     def __init__(self, store: CheckpointStore, threads: Executor) -> None:
         self._store, self._threads = store, threads
         self._waiting: deque[tuple[Waits, Mapping[int, Checkpoint]]] = deque()
-        self._running: set[Future[None]] = set()
-        self._lock = threading.Lock()
+        self._running: Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def publish(self, answered: Waits, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """checkpoints: by position, one reference each, which this takes over."""
+        """Soon. checkpoints: by position, one reference each, which this takes over."""
         if not checkpoints and not answered.m:
             return
-        with self._lock:
-            self._waiting.append((answered, checkpoints))
-            if len(self._waiting) > 1:
+        self._waiting.append((answered, checkpoints))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LATEST, self._begin)
+
+    def replied(self) -> None:
+        """An answer has been handed to its connection, which sends it before anything else."""
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._begin)
+
+    def catch_up(self) -> None:
+        """Publish what waits, in this thread: before somebody looks for what was answered last."""
+        while self._waiting:
+            try:
+                answered, checkpoints = self._waiting.popleft()
+            except IndexError:  # another thread was faster
                 return
-            future = self._threads.submit(self._work)
-            self._running.add(future)
-        future.add_done_callback(self._ended)
-
-    async def settle(self) -> None:
-        """Wait until nothing waits."""
-        while self._running:
-            await asyncio.gather(*map(asyncio.wrap_future, list(self._running)), return_exceptions=True)
-
-    def _work(self) -> None:
-        while True:
-            answered, checkpoints = self._waiting[0]
             try:
                 self._publish(answered, checkpoints)
             except Exception as error:
                 log.error("publishing a checkpoint failed", exc_info=error)
-            with self._lock:
-                self._waiting.popleft()
-                if not self._waiting:
-                    return
+
+    async def settle(self) -> None:
+        """Wait until nothing waits."""
+        self._stop_timer()
+        if self._running is not None:
+            await asyncio.wrap_future(self._running)
+        self.catch_up()
+
+    def _begin(self) -> None:
+        self._stop_timer()
+        if len(self._waiting) <= FEW:
+            self.catch_up()
+        elif self._running is None or self._running.done():
+            self._running = self._threads.submit(self.catch_up)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _publish(self, answered: Waits, checkpoints: Mapping[int, Checkpoint]) -> None:
         if answered.m:
             self._store.resumed(answered.share_key, answered.tokens, answered.m, None)
         for checkpoint in checkpoints.values():
             self._store.publish(answered.share_key, answered.tokens, checkpoint, None, Kind.INNER)
-
-    def _ended(self, future: Future[None]) -> None:
-        with self._lock:
-            self._running.discard(future)

@@ -107,6 +107,7 @@ class Decider:
 
     def _prefetch(self, tenant: str, ask: Ask) -> dict[str, Any]:
         reading = self.reader.read(tenant, ask)
+        self._behind.catch_up()
         found = self.store.find(reading.share_key, reading.tokens, len(reading.tokens))
         m, tier, loaded = (0, None, 0) if found is None else (found.m, found.tier, found.loaded_bytes)
         if found is not None:
@@ -126,6 +127,10 @@ class Decider:
             if undo is not None:
                 future.add_done_callback(lambda f: None if f.cancelled() or f.exception() else undo(f.result()))
             raise
+
+    def replied(self) -> None:
+        """A reply was handed to its connection: what is done behind answers may begin."""
+        self._behind.replied()
 
     async def settle(self) -> None:
         """Wait for what runs behind answers."""
@@ -236,6 +241,7 @@ class Decider:
         times: Times,
         wait: bool,
     ) -> Waits:
+        self._behind.catch_up()
         found = self.store.find(share_key, tokens, len(tokens), wait=wait)
         try:
             times.mark("find")

@@ -6,6 +6,7 @@ A tenant may have any number of keys, so that a new one is added before the old 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import ipaddress
@@ -94,6 +95,7 @@ def _distinct(pairs: Iterable[tuple[bytes, str]]) -> Hashes:
     return tuple(found.items())
 
 
+@functools.lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches an address."""
     if host == "localhost":

@@ -7,8 +7,10 @@ import gc
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from flide_agent.api.gate import Gate
 from flide_agent.settings import Settings
@@ -20,6 +22,49 @@ SWITCH_SECONDS = 0.0005
 KEEP_ALIVE = 75
 """Seconds that an idle connection stays open: longer than clients keep theirs, and than most steps of an agent take. A connection that
 the server closes first is a request that fails when it crosses the close."""
+MOST_GATHERED = 1 << 16
+"""Bytes of a reply that leave at once, so that a long one is told to wait when its reader is slow."""
+
+
+class Gathered:
+    """A transport whose writes of one turn of the event loop leave together. uvicorn writes head and body of a reply apart: two packets,
+    each of which wakes whoever reads, and on a virtual machine that costs the sender more than the reply."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size >= MOST_GATHERED:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._parts and not self._transport.is_closing():
+            self._transport.write(b"".join(self._parts))
+        self._parts, self._size = [], 0
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.flush()
+        self._transport.set_protocol(protocol)
+
+
+class Protocol(AutoHTTPProtocol):  # type: ignore[valid-type,misc]
+    """uvicorn's, over `Gathered`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(Gathered(transport, asyncio.get_running_loop()))  # type: ignore[arg-type]
 
 
 def settle_in() -> None:
@@ -36,6 +81,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 gate,
+                http=Protocol,
                 log_config=None,
                 log_level="warning",
                 access_log=False,

@@ -121,6 +121,7 @@ class Inside:
 
     def replied(self, route: str, method: str, status: int, seconds: float) -> None:
         self.metrics.http(route, method, status, seconds)
+        self.service.decider.replied()
 
     def refused(self, reason: str) -> None:
         self.metrics.refused.labels(reason).inc()

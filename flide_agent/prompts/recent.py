@@ -11,6 +11,8 @@ from flide_agent.prompts.trunk import Trunk
 
 SHORTEST = 1024
 """Characters below which looking up costs about what tokenising does."""
+LONGEST_LAST = 1 << 16
+"""Characters of the text that is held on to so that its hash need not be taken twice."""
 
 
 class RecentStates:
@@ -21,6 +23,7 @@ class RecentStates:
         self._prompts, self._longest, self._room = prompts, characters, characters
         self._held: OrderedDict[bytes, tuple[int, Trunk]] = OrderedDict()
         self._lock = threading.Lock()
+        self._last: tuple[str, str, bytes] = ("", "", b"")
         self.hits = self.misses = 0
 
     def trunk(self, tenant: str, state: object) -> Trunk:
@@ -56,5 +59,11 @@ class RecentStates:
         """None for what is not kept."""
         if not isinstance(state, str) or not SHORTEST <= len(state) <= self._longest:
             return None
+        of, last, key = self._last  # a state is looked up more than once as a request goes its way
+        if last is state and of == tenant:
+            return key
         own = tenant.encode("utf-8", "surrogatepass")
-        return hashlib.sha256(len(own).to_bytes(4, "big") + own + state.encode("utf-8", "surrogatepass")).digest()
+        key = hashlib.sha256(len(own).to_bytes(4, "big") + own + state.encode("utf-8", "surrogatepass")).digest()
+        if len(state) <= LONGEST_LAST:
+            self._last = (tenant, state, key)
+        return key

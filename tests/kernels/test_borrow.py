@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LIMIT = 16_384
-MOST_GUESSES = 18
-"""One for each rung of a ladder to LIMIT, and those that start from where a shape is."""
+MOST_GUESSES = 22
+"""One for each rung of a ladder to LIMIT, those that start from where a shape is, and the short ones of their own."""
 NAMES = [f.name for f in fields(PassShape)]
 SHAPES = st.builds(
     lambda rows, readouts, segments, many, trunk_levels, local_levels, depth, spans, labels: PassShape(
@@ -97,7 +97,8 @@ def test_guesses_end_and_leave_no_gap(shape: PassShape, held: set[PassShape], od
     while (guess := missing_ahead(shape, held, LIMIT, usable)) is not None:
         assert usable(guess)
         assert guess not in held
-        assert replace(guess, rows=shape.rows, spans=shape.spans) == shape
+        assert replace(guess, rows=shape.rows, spans=shape.spans, readouts=shape.readouts) == shape
+        assert guess.readouts in (shape.readouts, guess.rows)
         made.append(guess)
         held.add(guess)
     assert len(made) <= MOST_GUESSES
@@ -106,6 +107,8 @@ def test_guesses_end_and_leave_no_gap(shape: PassShape, held: set[PassShape], od
         for rows in [c for c in capacities(LIMIT) if c <= top]:
             assert lender(replace(shape, rows=rows, readouts=min(rows, shape.readouts)), held, LIMIT) is not None
         assert lender(replace(shape, spans=2 * shape.spans), held, LIMIT) is not None
+        for rows in (64, 128, 192, 256):
+            assert replace(shape, rows=rows, readouts=min(rows, shape.readouts)) in held, "short passes are not padded"
 
 
 class Recorder:
@@ -186,6 +189,19 @@ def test_an_eager_first_pass_is_captured_when_idle_and_larger_ones_after_it_and_
         assert chosen in (SMALL, *found)
     assert c.graphs.eager == 1
     assert c.graphs.captured == 1 + len(found), "no pass waited for a capture"
+
+
+def test_short_passes_get_graphs_of_their_own_once_all_others_can_borrow() -> None:
+    """A request that goes on from a long state is short: after a quiet moment it is not padded, though none like it ran."""
+    c = Counting()
+    c.run(replace(SMALL, rows=3_328))
+    found = []
+    while (guess := c.idle()) is not None:
+        found.append(guess.rows)
+    assert found[-3:] == [64, 128, 192]
+    assert all(rows >= 256 for rows in found[:-3])
+    for rows in (64, 128, 192, 256):
+        assert c.run(replace(SMALL, rows=rows)).rows == rows
 
 
 def test_a_wanted_shape_with_new_kernels_is_compiled_and_then_captured_when_idle() -> None:
