@@ -137,8 +137,8 @@ def missing_ahead(
     shape: PassShape, held: Collection[PassShape], limit: int, usable: Callable[[PassShape], bool]
 ) -> PassShape | None:
     """What to hold next so that passes like `shape`, but for their rows, find something to borrow: first with more rows, as many as
-    RUNGS_AHEAD graphs are lent to in turn, then with fewer, then as many with twice the spans of history; then short passes get graphs
-    of their own, since padding is most of what they cost. None when nothing usable is missing."""
+    RUNGS_AHEAD graphs are lent to in turn, then with fewer, then as many with twice the spans of history. Before those with fewer come
+    short ones, for which padding is much of what they cost: each has its own. None when nothing usable is missing."""
     sizes = capacities(limit)
 
     def rung(rows: int, spans: int) -> tuple[PassShape | None, bool]:
@@ -149,18 +149,25 @@ def missing_ahead(
         most = most_rows(rows, limit)
         return next(filter(usable, (replace(wanted, rows=c) for c in reversed(sizes) if rows <= c <= most)), None), False
 
-    for above, upto, rungs in ((shape.rows, limit, RUNGS_AHEAD), (0, shape.rows, len(sizes))):
+    def ladder(above: int, upto: int, rungs: int) -> PassShape | None:
         for rows in sizes:
             if above < rows <= upto and rungs:
                 found, there = rung(rows, shape.spans)
                 if found is not None and not there:
                     return found
                 above, rungs = (rows, rungs) if found is None else (found.rows, rungs - 1)
+        return None
+
+    if (more := ladder(shape.rows, limit, RUNGS_AHEAD)) is not None:
+        return more
+    for rows in sizes:
+        own = replace(shape, rows=rows, readouts=min(rows, shape.readouts))
+        if LEAST_OWN <= rows <= CHEAP_ROWS and own not in held and usable(own):
+            return own
+    if (fewer := ladder(0, shape.rows, len(sizes))) is not None:
+        return fewer
     found, there = rung(shape.rows, 2 * shape.spans)
-    if found is not None and not there:
-        return found
-    short = (replace(shape, rows=n, readouts=min(n, shape.readouts)) for n in sizes if LEAST_OWN <= n <= CHEAP_ROWS)
-    return next((s for s in short if s not in held and usable(s)), None)
+    return None if there else found
 
 
 def shape_of(plan: RoundPlan, first_split: int) -> PassShape:
