@@ -29,8 +29,8 @@ class Behind:
     """A state seen once stays on the device; one that came back is written to the disk.
 
     It is done between an answer and the next request, where it holds up neither: a thread that did it meanwhile would take the
-    interpreter from the one that plans a pass, which costs that more than it takes. `publish`, `replied` and `settle` belong to one event
-    loop, `catch_up` is for every thread.
+    interpreter from the one that plans a pass, which costs that one more than the work takes. `replied` and `settle` belong to one event
+    loop, as does `publish` where there is one; `catch_up` is for every thread.
     """
 
     def __init__(self, store: CheckpointStore, threads: Executor) -> None:
@@ -40,11 +40,14 @@ class Behind:
         self._timer: asyncio.TimerHandle | None = None
 
     def publish(self, answered: Waits, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Soon. checkpoints: by position, one reference each, which this takes over."""
+        """Soon; at once for a thread that asks without an event loop. checkpoints: by position, one reference each, which this takes
+        over."""
         if not checkpoints and not answered.m:
             return
         self._waiting.append((answered, checkpoints))
-        if self._timer is None:
+        if asyncio._get_running_loop() is None:
+            self.catch_up()
+        elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LATEST, self._begin)
 
     def replied(self) -> None:

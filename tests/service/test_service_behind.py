@@ -89,6 +89,13 @@ async def test_many_are_done_by_a_thread_and_settling_waits_for_it() -> None:
         assert store.log[-1] == ("resumed", "last")
 
 
+def test_a_thread_without_a_loop_publishes_itself() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        b = behind(store := Noting(), threads)
+        b.publish(answered("a"), cast(Any, {16: "first"}))
+        assert store.log == [("resumed", "a"), ("published", "first")]
+
+
 async def test_one_that_fails_takes_no_other_along() -> None:
     with ThreadPoolExecutor(1) as threads:
         b = behind(store := Noting("bad"), threads)
