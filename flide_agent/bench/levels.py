@@ -19,6 +19,9 @@ from flide_agent.bench.target import Lane, Target
 PATH = "/v1/systemone"
 WARM_SECONDS, SECONDS = 2.0, 4.0
 """Of a level of several clients: at least so long unmeasured, so that the shapes of its rounds are captured, and so long measured."""
+SETTLED, MOST_BATCHES = 1.3, 6
+"""Then so many batches at most, until one is within this of the one before it: where kernels are compiled for the first time a single
+batch of requests waits for seconds, and neither it nor the next says how fast the server is."""
 MOST_WARM, MOST_REQUESTS = 1024, 2048
 """Requests of the two, however fast they are answered."""
 MOST_COPIES = 48
@@ -80,10 +83,11 @@ class Levels:
         """per_client: requests of a level for each of its clients, at least; each row is sent once at least. warm_up: before it."""
         self.target, self.report, self.beside = target, report, beside
         self.per_client, self.warm_up = per_client, warm_up
+        self._bodies: dict[Key, tuple[bytes, Shape]] = {}
 
     def workload(self, name: str, source: Source, clients: Sequence[int]) -> None:
         self.target.restart()
-        self._bodies: dict[Key, tuple[bytes, Shape]] = {}
+        self._bodies = {}
         known = Answers(self.target)
         for level in sorted(clients):
             self._level(name, source, level, known)
@@ -113,14 +117,16 @@ class Levels:
     def _warm(self, source: Source, clients: int) -> float:
         """Cold requests unmeasured, each row twice at least: passes of a shape that was met are replayed. Returns requests/s of the
         last ones; 0.0 for one client, and for a server whose texts would have to be made for it."""
-        count, warmed, seconds = warm_requests(source.rows, self.warm_up), 0, 0.0
-        most = at_most(MOST_WARM, source.rows)
+        count = warm_requests(source.rows, self.warm_up)
         longer = clients > 1 and self.target.separate
-        while count and (not warmed or (longer and seconds < WARM_SECONDS and warmed + count <= most)):
+        most = at_most(MOST_WARM, source.rows) // count if count and longer else 1
+        paces: list[float] = []
+        seconds = 0.0
+        while count and (not paces or (len(paces) < most and goes_on(paces, seconds))):
             _, (started, _, ended) = self._ask(self._cold(source, count)[1], clients)
-            warmed, seconds = warmed + count, seconds + ended - started
-            pace = count / (ended - started)
-        return pace if warmed and longer else 0.0
+            seconds += ended - started
+            paces.append(count / (ended - started))
+        return paces[-1] if paces and longer else 0.0
 
     def _cold(self, source: Source, count: int) -> tuple[list[Lane], list[tuple[Key, Lane]]]:
         """So many requests, row by row and then again in a lane of their own; the lanes too."""
@@ -191,6 +197,13 @@ class Levels:
 def warm_requests(rows: int, warm_up: int) -> int:
     """Unmeasured requests before a level: none for 0."""
     return max(warm_up, 2 * rows) if warm_up else 0
+
+
+def goes_on(paces: Sequence[float], seconds: float) -> bool:
+    """Whether more is warmed up after batches of these paces, requests/s, which took so long together."""
+    if seconds < WARM_SECONDS:
+        return True
+    return len(paces) < MOST_BATCHES and (len(paces) < 2 or max(paces[-2:]) > SETTLED * min(paces[-2:]))
 
 
 def at_most(limit: int, rows: int) -> int:

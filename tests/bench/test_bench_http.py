@@ -85,6 +85,39 @@ def test_start_up_is_timed_to_the_first_answer(tmp_path: Path) -> None:
     assert row["seconds"] > row["ready_seconds"] > row["first_answer_ms"] / 1e3 > 0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "batches"),
+    [
+        ([0.3, 0.29], 2),  # long enough, and as fast as before
+        ([0.15, 0.15, 0.15], 2),
+        ([60.0, 0.1, 0.1, 0.1], 3),  # the first one compiles
+        ([0.3, 0.1, 3.0, 0.1, 0.11, 0.1], 5),  # others too
+        ([0.3, 0.1] * 9, levels.MOST_BATCHES),  # a pace that never settles
+        ([0.001] * 99, 10),  # no more texts than there are lanes for
+    ],
+)
+def test_a_level_is_warmed_up_until_its_pace_has_settled(
+    monkeypatch: pytest.MonkeyPatch, texts: Texts, seconds: list[float], batches: int
+) -> None:
+    monkeypatch.setattr(levels, "MOST_WARM", 40)
+    taken = iter(seconds)
+    asked: list[int] = []
+
+    def ask(jobs: list[Any], clients: int) -> tuple[list[Any], list[float]]:
+        asked.append(len(jobs))
+        return [], [100.0, 0.0, 100.0 + next(taken, 1.0)]
+
+    measured = levels.Levels(
+        Target("http://127.0.0.1:9", ["k"] * 64, None, True, None), Report("test", {}), None, per_client=1, warm_up=4
+    )
+    monkeypatch.setattr(measured, "_ask", ask)
+    pace = measured._warm(Generated([Shape(60, (40,))], texts, 0), 2)
+    assert asked == [4] * batches
+    assert pace == pytest.approx(4 / seconds[batches - 1])
+    assert measured._warm(Generated([Shape(60, (40,))], texts, 0), 1) == 0.0, "one client: one batch"
+    assert len(asked) == batches + 1
+
+
 def test_levels_agents_questions_and_states_on_one_server(own: Target, texts: Texts) -> None:
     report = Report("test", {})
     source = Generated([Shape(700, (40,)), Shape(200, (50, 40))], texts, 5)
