@@ -30,7 +30,7 @@ from flide_agent.store.errors import MustLoad
 from flide_agent.waiting import Ready, Waits
 
 if TYPE_CHECKING:
-    from flide_engine.memory import Checkpoint
+    from flide_engine.memory import Checkpoint, PoolFull
 
     from flide_agent.prompts import Prompts
     from flide_agent.sessions import Sessions, Step
@@ -131,6 +131,11 @@ class Decider:
     def replied(self) -> None:
         """A reply was handed to its connection: what is done behind answers may begin."""
         self._behind.replied()
+
+    def relieve(self, full: PoolFull) -> bool:
+        """`CheckpointStore.relieve`, for the engine's thread: what was answered and is not published yet can make way too."""
+        self._behind.catch_up()
+        return self.store.relieve(full)
 
     async def settle(self) -> None:
         """Wait for what runs behind answers."""

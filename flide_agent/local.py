@@ -136,8 +136,9 @@ class Service:
             max_queue_tokens=settings.max_queue_tokens,
             max_wait=settings.max_wait_seconds,
         )
-        dispatcher.start()
         decider = Direct(served, prompts, store, sessions, dispatcher, settings)
+        dispatcher.relieve = decider.relieve
+        dispatcher.start()
         return cls(settings, engine, store, sessions, decider)
 
     def report(self) -> dict[str, Any]:

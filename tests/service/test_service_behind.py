@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from flide_engine.memory import PoolFull
 from null_engine import open_null
 
 from flide_agent.asks import parse_systemone
@@ -125,4 +126,20 @@ async def test_a_request_right_behind_another_goes_on_from_its_state(
         assert found == [False, caught_up] * 5
     finally:
         monkeypatch.undo()
+        await service.close()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_what_waits_can_make_way_for_a_round(tmp_path: Path, ours: bool) -> None:
+    """The store's own relief does not know of it."""
+    service = open_null(Settings(store=tmp_path))
+    decider, memory = service.decider, service.engine.memory
+    try:
+        state = "the tests ran and one of them failed; " * 20
+        await decider.decide("t", parse_systemone({"state": state, "questions": QUESTION}, service.settings))
+        assert memory.free() != (memory.pages, memory.slots), "a checkpoint waits to be published"
+        full = PoolFull(memory.pages, memory.slots)
+        assert (service.dispatcher.relieve(full) if ours else decider.store.relieve(full)) == ours
+        assert (memory.free() == (memory.pages, memory.slots)) == ours
+    finally:
         await service.close()
