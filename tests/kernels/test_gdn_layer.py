@@ -148,7 +148,7 @@ def test_v_by_pointer_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_alone_and_in_a_round_bit_for_bit() -> None:
-    layer = make_layer(8, dv=32)
+    layer = make_layer(8, ratio=1, dv=32)
     one = Request((segment(100), segment(20, parent=0, local=True), segment(64, parent=0, local=True)))
     alone = plan_of([one])
     x = make_rows(layer, alone.rows, 6)
@@ -165,7 +165,7 @@ def test_alone_and_in_a_round_bit_for_bit() -> None:
 
 def test_a_broken_neighbour_stays_alone() -> None:
     """NaN rows of one request reach no other request, although their rows are neighbours in the stream."""
-    layer = make_layer(9)
+    layer = make_layer(9, ratio=1)
     requests = [
         Request((segment(70), segment(3, parent=0, local=True))),
         Request((segment(5), segment(66, parent=0, local=True))),

@@ -55,7 +55,7 @@ def _short(data: Data, most: int) -> Data:
 def test_loss_falls_and_the_checkpoint_loads_as_a_trained_model(shards: Path, tmp_path: Path) -> None:
     data = _short(Data.load([shards / "train-0.npz"]), 512)
     plan = train.Plan(minutes=5, steps=41, tokens=512, rate=3e-3, warm=5, device="cpu")
-    network = _small()
+    network = _least()
     log = train.train(network, data, plan, tmp_path)
     assert [row["step"] for row in log] == [0, 20, 40]
     assert log[-1]["language"] < log[0]["language"] - 1.0
@@ -147,7 +147,7 @@ def test_progress_is_told_by_question(shards: Path, tmp_path: Path, capsys: pyte
 
 def test_a_batch_is_learnt_by_heart(shards: Path) -> None:
     """Gradients reach what decides an answer: eight answers to different questions, from one batch."""
-    network = _small()
+    network = _least()
     made = Batches(Data.load([shards / "train-0.npz"]), 1024, 1).make(0, 512)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, betas=(0.9, 0.95))
     found = []
