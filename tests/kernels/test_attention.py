@@ -19,7 +19,7 @@ from flide_engine.kernels.attention import (
 )
 from flide_engine.kernels.tiles import build_readout_tiles, build_tiles, tile_capacity
 from flide_engine.plan import RoundPlan
-from flide_engine.segments import GRID
+from flide_engine.segments import GRID, Request
 from forest import Stored, decision, plan, segments, visible, what_if
 from forest import on as put
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -35,6 +35,11 @@ ROUNDS = {
     "resumed": (decision(67, 30, 2, checkpoint=RESUMED), decision(0, 5, checkpoint=RESUMED)),
     "mixed": (decision(130, 65), what_if(), decision(3, 2, checkpoint=RESUMED)),
 }
+FEWER = {
+    "what_if": (what_if(34, 35),),
+    "mixed": (what_if(34, 35), decision(3, 33, checkpoint=RESUMED)),
+}
+"""With branches just above 32 keys, which is a block here (float32), and a long history resumed: for tests that run one many times."""
 
 
 @dataclass
@@ -191,9 +196,19 @@ def test_short_passes_have_low_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attention_config(256, 2, 1) == high
 
 
-@pytest.mark.parametrize("name", ["what_if", "resumed"])
-def test_tiles_of_any_height_give_the_same_answer(device: torch.device, name: str) -> None:
-    case = Case.make(plan(*ROUNDS[name], taken=2), 4, 2, 32, device)
+@pytest.mark.parametrize(
+    ("round_", "heads", "kv_heads"),
+    [
+        pytest.param(FEWER["what_if"], 2, 1, id="what_if"),
+        pytest.param(ROUNDS["resumed"], 2, 1, id="resumed"),
+        pytest.param(ROUNDS["resumed"], 4, 2, id="resumed, two groups", marks=pytest.mark.bars),
+        pytest.param(ROUNDS["what_if"], 4, 2, id="long what_if", marks=pytest.mark.bars),
+    ],
+)
+def test_tiles_of_any_height_give_the_same_answer(
+    device: torch.device, round_: tuple[Request, ...], heads: int, kv_heads: int
+) -> None:
+    case = Case.make(plan(*round_, taken=2), heads, kv_heads, 32, device)
     usual = attention_config(32, 4, 1)
     for split in (NO_SPLIT, 64):
         out = case.run(first_split=split)
@@ -202,9 +217,16 @@ def test_tiles_of_any_height_give_the_same_answer(device: torch.device, name: st
             torch.testing.assert_close(other, out, rtol=1e-5, atol=2e-6)  # a CPU's library sums other heights in other orders
 
 
-@pytest.mark.parametrize(("name", "heads"), [("mixed", 4), ("resumed", 6)])
-def test_spans_merge_to_the_same_answer(device: torch.device, name: str, heads: int) -> None:
-    case = Case.make(plan(*ROUNDS[name], taken=2), heads, 1, 16, device)
+@pytest.mark.parametrize(
+    ("round_", "heads"),
+    [
+        pytest.param(FEWER["mixed"], 4, id="mixed"),
+        pytest.param(ROUNDS["resumed"], 6, id="resumed"),
+        pytest.param(ROUNDS["mixed"], 4, id="long mixed", marks=pytest.mark.bars),
+    ],
+)
+def test_spans_merge_to_the_same_answer(device: torch.device, round_: tuple[Request, ...], heads: int) -> None:
+    case = Case.make(plan(*round_, taken=2), heads, 1, 16, device)
     split, whole = case.run(first_split=64), case.run()
     torch.testing.assert_close(split, whole, rtol=1e-5, atol=2e-6)
     torch.testing.assert_close(case.run(first_split=64, readouts=True), case.run(readouts=True), rtol=1e-5, atol=2e-6)
@@ -212,7 +234,7 @@ def test_spans_merge_to_the_same_answer(device: torch.device, name: str, heads: 
     p = case.plan
     keys = np.where(p.seg_kind[p.row_segment] == 0, p.positions + 1, p.seg_hist[p.row_segment])
     below = torch.from_numpy(keys <= 64).to(device)
-    assert name == "resumed" or below.any()
+    assert round_ is ROUNDS["resumed"] or below.any()
     assert torch.equal(split[below], whole[below])
     assert not torch.equal(split, whole)
 

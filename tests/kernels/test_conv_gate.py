@@ -34,9 +34,11 @@ def forest() -> list[Request]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ratio", [1, 2, 3])
-def test_every_row_matches_float64(ratio: int) -> None:
-    layer = make_layer(ratio, nk=2, ratio=ratio, dk=16, dv=32)
+@pytest.mark.parametrize(
+    ("nk", "ratio"), [(1, 1), (2, 2), (1, 3), *(pytest.param(2, ratio, marks=pytest.mark.bars) for ratio in (1, 3))]
+)
+def test_every_row_matches_float64(nk: int, ratio: int) -> None:
+    layer = make_layer(ratio, nk=nk, ratio=ratio, dk=16, dv=32)
     plan = plan_of(forest())
     x = make_rows(layer, plan.rows, 1)
     x[70] = 0

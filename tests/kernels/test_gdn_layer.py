@@ -58,20 +58,33 @@ def check(layer: Layer, x: torch.Tensor, plan: RoundPlan, pools: Pools) -> Ran:
     return ran
 
 
-@pytest.mark.parametrize("ratio", [1, 2, 3])
-def test_lengths_around_the_chunk_as_trunks_and_branches(ratio: int) -> None:
+LENGTHS = (1, 3, 63, 64, 65, 130)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "lengths"),
+    [(1, LENGTHS), (2, (3, 65)), (3, (3, 65)), *(pytest.param(r, LENGTHS, marks=pytest.mark.bars) for r in (2, 3))],
+)
+def test_lengths_around_the_chunk_as_trunks_and_branches(ratio: int, lengths: tuple[int, ...]) -> None:
     layer = make_layer(ratio, nk=1, ratio=ratio, dv=32)
-    requests = [Request((segment(n), segment(n, parent=0, local=True))) for n in (1, 3, 63, 64, 65, 130)]
+    requests = [Request((segment(n), segment(n, parent=0, local=True))) for n in lengths]
     plan = plan_of(requests)
     check(layer, make_rows(layer, plan.rows, ratio), plan, make_pools(layer, 8))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_round_of_every_kind(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "nk", "first"),
+    [
+        (torch.float32, 2, 128),
+        (torch.float16, 1, 128),
+        *(pytest.param(dtype, 2, 192, marks=pytest.mark.bars) for dtype in (torch.float32, torch.float16)),
+    ],
+)
+def test_a_round_of_every_kind(dtype: torch.dtype, nk: int, first: int) -> None:
     """Saves inside and at the end, tails on checkpoints, an empty tail, candidates with questions, branches of one token."""
-    layer = make_layer(5, nk=2, ratio=2, dk=32, dv=16, dtype=dtype)
+    layer = make_layer(5, nk=nk, ratio=2, dk=32, dv=16, dtype=dtype)
     requests = [
-        Request((segment(192, saves=(64, 192)), segment(66, parent=0, local=True), segment(1, parent=1, local=True),
+        Request((segment(first, saves=(64, first)), segment(66, parent=0, local=True), segment(1, parent=1, local=True),
                  segment(2, parent=1, local=True), segment(3, parent=0, local=True))),
         Request((segment(70, saves=(192,)), segment(5, parent=0, local=True), segment(9, parent=0, local=True)), stored(128, 10)),
         Request((segment(0), segment(4, parent=0, local=True)), stored(64, 11)),
@@ -98,38 +111,44 @@ def test_trunks_that_continue_a_shared_trunk() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_resumed_is_fresh_bit_for_bit(dtype: torch.dtype) -> None:
-    layer = make_layer(7, ratio=3, dtype=dtype)
-    whole = plan_of([Request((segment(200, saves=(64, 128, 192)), segment(70, parent=0, local=True)))])
+@pytest.mark.parametrize(
+    ("ratio", "n", "saves"), [(2, 136, (64, 128)), pytest.param(3, 200, (64, 128, 192), marks=pytest.mark.bars)]
+)
+def test_resumed_is_fresh_bit_for_bit(dtype: torch.dtype, ratio: int, n: int, saves: tuple[int, ...]) -> None:
+    layer = make_layer(7, ratio=ratio, dtype=dtype)
+    whole = plan_of([Request((segment(n, saves=saves), segment(70, parent=0, local=True)))])
     x = make_rows(layer, whole.rows, 5, dtype)
     pools = make_pools(layer, 12, dtype)
     fresh = run(layer, x, whole, pools)
     for at, slot in zip(whole.save_pos.tolist(), whole.save_slot.tolist(), strict=True):
-        later = tuple(p for p in (128, 192) if p > at)
-        rest = plan_of([Request((segment(200 - at, saves=later), segment(70, parent=0, local=True)), stored(at, slot))], 6)
+        later = tuple(p for p in saves[1:] if p > at)
+        rest = plan_of([Request((segment(n - at, saves=later), segment(70, parent=0, local=True)), stored(at, slot))], 6)
         resumed = run(layer, x[at:], rest, pools)
         assert torch.equal(resumed.out, fresh.out[at:])
         for i, p in enumerate(later):
             assert torch.equal(pools.states[int(rest.save_slot[i])], pools.states[int(whole.save_slot[whole.save_pos == p][0])])
-    pools.states[int(whole.save_slot[0])] *= 1.001  # negative control
-    rest = plan_of([Request((segment(136), segment(70, parent=0, local=True)), stored(64, int(whole.save_slot[0])))], 6)
-    assert not torch.equal(run(layer, x[64:], rest, pools).out, fresh.out[64:])
+    at, slot = saves[-1], int(whole.save_slot[-1])
+    pools.states[slot] *= 1.001  # negative control
+    rest = plan_of([Request((segment(n - at), segment(70, parent=0, local=True)), stored(at, slot))], 6)
+    assert not torch.equal(run(layer, x[at:], rest, pools).out, fresh.out[at:])
 
 
 def test_v_by_pointer_has_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = make_layer(13, dv=32)
     plan = plan_of([Request((segment(150, saves=(64,)), segment(20, parent=0, local=True), segment(66, parent=0, local=True)))])
     x = make_rows(layer, plan.rows, 4)
-    bulk = run(layer, x, plan, pools := make_pools(layer, 4))
+    pools, others = make_pools(layer, 4), make_pools(layer, 4)
+    tiles, chunks = run_tiles(layer, x, plan, pools)
+    bulk = run_core(layer, x, plan, pools, tiles, chunks)
     for name, room in (("SCAN", gdn_scan), ("SCAN_FLOAT32", gdn_scan), ("BRANCH", gdn_branch)):
         monkeypatch.setattr(room, name, getattr(room, name) | {"BULK": False})
-    again = run(layer, x, plan, others := make_pools(layer, 4))
+    again = run_core(layer, x, plan, others, tiles, chunks)
     assert torch.equal(again.out, bulk.out)
     assert torch.equal(others.states.nan_to_num(7), pools.states.nan_to_num(7))
 
 
 def test_alone_and_in_a_round_bit_for_bit() -> None:
-    layer = make_layer(8, dv=32)
+    layer = make_layer(8, ratio=1, dv=32)
     one = Request((segment(100), segment(20, parent=0, local=True), segment(64, parent=0, local=True)))
     alone = plan_of([one])
     x = make_rows(layer, alone.rows, 6)
@@ -146,7 +165,7 @@ def test_alone_and_in_a_round_bit_for_bit() -> None:
 
 def test_a_broken_neighbour_stays_alone() -> None:
     """NaN rows of one request reach no other request, although their rows are neighbours in the stream."""
-    layer = make_layer(9)
+    layer = make_layer(9, ratio=1)
     requests = [
         Request((segment(70), segment(3, parent=0, local=True))),
         Request((segment(5), segment(66, parent=0, local=True))),
@@ -234,13 +253,14 @@ def test_a_branch_behind_a_trunk_in_one_launch(plan: RoundPlan, trunk: int, bran
     """The same bits as in a launch of its own, of the trunks' kernel and (on a GPU) of the branches'; every state too."""
     layer = make_layer(11, dtype=dtype, dk=128 if DEVICE == "cuda" else 16, dv=128 if DEVICE == "cuda" else 16)
     x = make_rows(layer, plan.rows, 12, dtype)
+    begin = make_pools(layer, 12, dtype)
+    fill(begin, 10, 13)
+    tiles, chunks = run_tiles(layer, x, plan, begin)
+    intra = gdn_intra(tiles, chunks, empty_intra(tiles.k.shape[0], layer.nv, dtype, x.device))
+    m = metadata(plan)
     got = []
     for way in ("one launch", "trunks' kernel", "branches' kernel"):
-        pools = make_pools(layer, 12, dtype)
-        fill(pools, 10, 13)
-        tiles, chunks = run_tiles(layer, x, plan, pools)
-        intra = gdn_intra(tiles, chunks, empty_intra(tiles.k.shape[0], layer.nv, dtype, x.device))
-        m = metadata(plan)
+        states = begin.states.clone()
         o = torch.full((plan.rows, layer.nv, layer.dv), float("nan"), device=x.device)
         places = {
             "seg_first_row": m.seg_first_row,
@@ -251,14 +271,14 @@ def test_a_branch_behind_a_trunk_in_one_launch(plan: RoundPlan, trunk: int, bran
         saves = {"seg_start": m.seg_start, "save_ptr": m.save_ptr, "save_pos": m.save_pos, "save_slot": m.save_slot}
         first, second = (torch.tensor([s], dtype=torch.int32, device=x.device) for s in (trunk, branch))
         one = way == "one launch"
-        walk = tiles, intra, chunks, pools.states, o
+        walk = tiles, intra, chunks, states, o
         gdn_scan.gdn_scan(*walk, segments=first, branch=second if one else None, **places, **saves)
         if way == "trunks' kernel":
             gdn_scan.gdn_scan(*walk, segments=second, **places, **saves)
         elif not one:
             gdn_branch.gdn_branch(*walk, segments=second, **places)
         assert not o.isnan().any(), "every row of a segment is written"
-        got.append((o, pools.states))
+        got.append((o, states))
     (o, states), *others = got
     for other, (p, t) in zip(("trunks'", "branches'"), others, strict=True):
         exact = other == "trunks'" or DEVICE == "cuda"

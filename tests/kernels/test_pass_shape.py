@@ -10,11 +10,12 @@ import pytest
 import torch
 from flide_engine.cuda.metadata import block_size, device_round, fill, layout_of
 from flide_engine.cuda.shape import PassShape, power_of_four, power_of_two, shape_of
+from flide_engine.engine import Engine
 from flide_engine.kernels.tiles import FIRST_SPLIT
 from flide_engine.plan import RoundPlan, plan_round
-from flide_engine.segments import Kind, Request, Round
+from flide_engine.segments import Kind, Request, Round, Segment
 from forest import decision
-from test_cuda_pass import InterpretedForward, branch, engine, tokens
+from test_cuda_pass import Here, InterpretedForward, branch, engine, history, tokens
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from forests import random_forest
@@ -127,27 +128,31 @@ class Replaying(InterpretedForward):
         self.fresh = False
         with torch.inference_mode():
             self.enqueue(at, logits)
-        from test_cuda_pass import Here
-
         return Here(logits[: len(plan.label_ids)].clone())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite replays graphs themselves")
-def test_a_pass_through_the_views_of_another_plan_of_its_shape() -> None:
-    """What a replay does, in the interpreter; with the metadata left stale the answers differ."""
-    from flide_engine.segments import Segment
+@pytest.mark.parametrize("saves", [False, pytest.param(True, marks=pytest.mark.bars)], ids=["resumed", "with saves"])
+def test_a_pass_through_the_views_of_another_plan_of_its_shape(saves: bool) -> None:
+    """What a replay does, in the interpreter: after a shorter plan, and after a longer one; with the metadata left stale the answers
+    differ. saves: trunks from the beginning that are long enough for a checkpoint, in place of resumed ones."""
 
-    def request(trunk: int, own: int, seed: int) -> Round:
-        return Round((Request((Segment(tokens(trunk, seed), saves=(64,)), branch(own, seed + 1), branch(3, seed + 2))),))
+    def request(on: Engine, trunk: int, own: int, seed: int) -> Round:
+        segments = branch(own, seed + 1), branch(3, seed + 2)
+        if saves:
+            return Round((Request((Segment(tokens(trunk + 60, seed), saves=(64,)), *segments)),))
+        return Round((Request((Segment(tokens(trunk, seed)), *segments), history(on)),))
 
-    rounds = [request(70, 5, 0), request(90, 9, 10), request(70, 5, 20)]
-    assert len({shape_of(planned(*r.requests), 4096) for r in rounds}) == 1
-    one = engine("dummy:tiny")
-    want = [torch.from_numpy(one.run(r).results[0].logits[1][0]) for r in rounds]
-    replaying = engine("dummy:tiny")
+    def answer(on: Engine, *plan: int) -> torch.Tensor:
+        return torch.from_numpy(on.run(request(on, *plan)).results[0].logits[1][0])
+
+    plans = ((12, 5, 0), (18, 9, 10), (12, 5, 20))
+    one, replaying = engine("dummy:small"), engine("dummy:small")
+    assert len({shape_of(planned(*request(one, *plan).requests), 4096) for plan in plans}) == 1
+    want = [answer(one, *plan) for plan in plans]
     replaying._forward.__class__ = Replaying
-    got = [torch.from_numpy(replaying.run(r).results[0].logits[1][0]) for r in rounds]
+    got = [answer(replaying, *plan) for plan in plans]
     for a, b in zip(got, want, strict=True):
         assert torch.equal(a, b)
     replaying._forward.stale = True  # type: ignore[attr-defined]
-    assert not torch.equal(torch.from_numpy(replaying.run(rounds[1]).results[0].logits[1][0]), want[1])
+    assert not torch.equal(answer(replaying, *plans[1]), want[1])

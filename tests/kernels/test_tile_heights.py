@@ -18,14 +18,15 @@ from flide_engine.kernels import attention
 from flide_engine.kernels.attention import AttentionConfig, attention_config
 from flide_engine.models.config import FULL, LINEAR
 from flide_engine.models.dummy import SIZES, dummy_config
-from flide_engine.segments import Round
+from flide_engine.segments import Request, Round, Segment
 from test_borrow import SMALL
 from test_borrowed_pass import REQUESTS, borrowed, interpreted, wanted_by
+from test_cuda_pass import MEMORY, branch, history, tokens
 
 ALWAYS = 1 << 30
 
 
-def two_heights(monkeypatch: pytest.MonkeyPatch, size: str) -> list[int]:
+def two_heights(monkeypatch: pytest.MonkeyPatch, size: str, layers: tuple[str, ...] = (FULL, LINEAR, FULL)) -> list[int]:
     """Give a model of this size both heights, as wide heads in 16-bit types have them, and a full layer that is not its last, whose
     attention therefore has tiles. Returns the heights asked for so far."""
     asked: list[int] = []
@@ -35,7 +36,7 @@ def two_heights(monkeypatch: pytest.MonkeyPatch, size: str) -> list[int]:
         return AttentionConfig(asked[-1], 32, 4, 1)
 
     monkeypatch.setattr(workspace, "attention_config", chosen)
-    monkeypatch.setitem(SIZES, size, replace(SIZES[size], layer_types=(LINEAR, FULL, LINEAR, FULL)))
+    monkeypatch.setitem(SIZES, size, replace(SIZES[size], layers=len(layers), layer_types=layers))
     return asked
 
 
@@ -53,26 +54,39 @@ def apart(ours: Engine, other: Engine, a: RequestResult, b: RequestResult) -> fl
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU suite compares bits")
-def test_both_heights_and_a_borrowed_pass_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, round_ = two_heights(monkeypatch, "tiny"), Round((REQUESTS["branches on branches"],))
+@pytest.mark.parametrize("name", ["small", pytest.param("tiny", marks=pytest.mark.bars)])
+def test_both_heights_and_a_borrowed_pass_of_the_other(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """One height at a time is asked for where it should be, and the answers are those of the reference."""
+    if name == "tiny":
+        asked = two_heights(monkeypatch, name, (LINEAR, FULL, LINEAR, FULL))
+        rounds = dict.fromkeys(("reference", "high", "low", "lender"), Round((REQUESTS["branches on branches"],)))
+    else:
+        asked, rounds = two_heights(monkeypatch, name), {}
+    engines = {"reference": Engine.load(f"dummy:{name}", memory_bytes=MEMORY), "high": interpreted(False, f"dummy:{name}"),
+               "low": interpreted(False, f"dummy:{name}"), "lender": interpreted(True, f"dummy:{name}")}  # fmt: skip
+    # Segments that are longer than the low tiles, of 16 tokens, and in one case than the high ones, of 32.
+    segments = Segment(tokens(34, 2)), branch(20, 3), branch(2, 4, parent=1)
+    for which, engine in engines.items():
+        rounds.setdefault(which, Round((Request(segments, history(engine)),)))
+    high, low, lender = engines["high"], engines["low"], engines["lender"]
+    known = engines["reference"].run(rounds["reference"]).results[0]
+
     monkeypatch.setattr(attention, "SHORT", 0)
-    high = interpreted(False)
-    want = high.run(round_).results[0]
+    want = high.run(rounds["high"]).results[0]
     assert set(asked) == {64}
+    assert apart(high, engines["reference"], want, known) < 2e-4
     asked.clear()
     monkeypatch.setattr(attention, "SHORT", ALWAYS)
-    low = interpreted(False)
-    assert apart(high, low, want, low.run(round_).results[0]) < 2e-5
+    assert apart(high, low, want, low.run(rounds["low"]).results[0]) < 2e-5
     assert set(asked) == {32}
 
-    wanted, heads = wanted_by(high, round_), high.model.config.heads
+    wanted, heads = wanted_by(high, rounds["high"]), high.model.config.heads
     monkeypatch.setattr(attention, "SHORT", wanted.rows * heads * wanted.spans)
-    lender = interpreted(True)
     of: Workspace = lender._forward._workspace  # type: ignore[attr-defined]
     larger = replace(wanted, rows=wanted.rows + 64)
     assert (of.attention(wanted).rows, of.attention(larger).rows) == (32, 64)
     asked.clear()
-    got = borrowed(lender, round_, larger)
+    got = borrowed(lender, rounds["lender"], larger)
     assert apart(high, lender, want, got) < 2e-5
     assert set(asked) == {64}, "what counts is the shape that runs"
 

@@ -23,10 +23,18 @@ SECONDS = 120.0
 
 
 def started(folder: Path, *arguments: object, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    """A command whose temporary files go to a folder."""
+    """A command whose temporary files go to a folder. SIGINT ends it also where the tests themselves were started in the background, by a
+    shell that has what it starts so ignore it (a program that ignores it from its start goes on doing so)."""
     argv = [sys.executable, "-m", "flide_agent.cli", *map(str, arguments)]
     environment = {**os.environ, "TMPDIR": str(folder), "COLUMNS": "80"}
-    return subprocess.Popen(argv, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        argv,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def when(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:

@@ -111,9 +111,11 @@ def test_what_was_refused_all_along_is_written_at_the_end(tmp_path: Path, prompt
 
 
 def test_deleted_while_the_disk_refuses_stays_deleted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    import flide_agent.store.store as store
+    import flide_agent.sessions.sessions as sessions
+    import flide_agent.store.writer as writer
 
-    monkeypatch.setattr(store.CheckpointStore.forget, "__defaults__", (0.2,))
+    monkeypatch.setattr(sessions, "FORGET_WAIT", 0.5)
+    monkeypatch.setattr(writer, "LAST_PAUSE", 0.4)
     house.step("durable", messages=[Message("user", "one")])
     assert house.store.flush(10)
     told = Told(house.store.index)

@@ -44,8 +44,12 @@ def test_killed_at_calls(tmp_path: Path) -> None:
 
 
 def test_acknowledging_too_early_is_noticed(tmp_path: Path) -> None:
-    result = rounds(tmp_path, 4, 3, "--hasty")
-    assert result["lost"] > 0
+    lost = 0
+    for seed in range(3, 13):  # a kill may come when nothing happens to wait for the disk
+        lost += rounds(tmp_path / str(seed), 4, seed, "--hasty")["lost"]
+        if lost:
+            break
+    assert lost > 0
 
 
 @pytest.mark.bars

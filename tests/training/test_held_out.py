@@ -144,10 +144,13 @@ def test_instructions_are_planted_in_observations_alone() -> None:
 
 
 def _as_the_network_answers(network: Network, judge: Path, table: evaluate.Table) -> None:
+    """Every sixth answer of the first run."""
     data = Data.load([judge / "judge.npz"])
+    of, found = data.of[0][::6], table.logits[: len(data.of[0])][::6]
+    assert len(of) > 10
     with torch.no_grad():
-        batch = rows(data, [0], [data.of[0]], -(-int(data.of[0][:, 0].max()) // 64) * 64)
-        for known, logits in zip(network(batch)[1].numpy(), table.logits, strict=False):
+        batch = rows(data, [0], [of], -(-int(of[:, 0].max()) // 64) * 64)
+        for known, logits in zip(network(batch)[1].numpy(), found, strict=True):
             assert np.abs(known[: len(logits)] - logits).max() < 1e-4
 
 

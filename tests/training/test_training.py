@@ -7,11 +7,12 @@ import json
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flide_engine.models import load_model
+from flide_engine.models import FULL, LINEAR, load_model
 from flide_engine.models.dummy import dummy_config
 from training import feed, profile_step, scores, service_desk, step, train
 from training.asks import NAMES
@@ -35,8 +36,13 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _small() -> Network:
-    return Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096), 0)
+def _small(**changes: Any) -> Network:
+    return Network(dataclasses.replace(dummy_config("tiny"), vocab_size=4096, **changes), 0)
+
+
+def _least() -> Network:
+    """A layer of each kind, for what need not learn much."""
+    return _small(layers=2, layer_types=(LINEAR, FULL))
 
 
 def _short(data: Data, most: int) -> Data:
@@ -49,7 +55,7 @@ def _short(data: Data, most: int) -> Data:
 def test_loss_falls_and_the_checkpoint_loads_as_a_trained_model(shards: Path, tmp_path: Path) -> None:
     data = _short(Data.load([shards / "train-0.npz"]), 512)
     plan = train.Plan(minutes=5, steps=41, tokens=512, rate=3e-3, warm=5, device="cpu")
-    network = _small()
+    network = _least()
     log = train.train(network, data, plan, tmp_path)
     assert [row["step"] for row in log] == [0, 20, 40]
     assert log[-1]["language"] < log[0]["language"] - 1.0
@@ -124,7 +130,7 @@ def test_batches_that_do_not_fit_are_halved(shards: Path, tmp_path: Path, monkey
 
     monkeypatch.setattr(step, "losses", fits)
     plan = train.Plan(minutes=5, steps=3, tokens=4096, device="cpu", every=1)
-    log = train.train(_small(), _short(Data.load([shards / "train-0.npz"]), 1024), plan, tmp_path)
+    log = train.train(_least(), _short(Data.load([shards / "train-0.npz"]), 1024), plan, tmp_path)
     assert [row["tokens"] for row in log] == [1024, 2048, 3072]
     assert (tmp_path / "model.safetensors").exists()
 
@@ -132,15 +138,16 @@ def test_batches_that_do_not_fit_are_halved(shards: Path, tmp_path: Path, monkey
 def test_progress_is_told_by_question(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held = few(Data.load([shards / "held-0.npz"]), 2)
     assert len(held.trunks) == len(held.of) <= 2 * len(LENGTHS)
-    plan = train.Plan(minutes=5, steps=3, tokens=512, device="cpu")
-    train.train(_small(), Data.load([shards / "train-0.npz"]), plan, tmp_path, train.Watched(held, NAMES, seconds=0.0))
+    plan = train.Plan(minutes=5, steps=2, tokens=512, device="cpu")
+    watched = train.Watched(_short(held, 4096), NAMES, seconds=0.0)
+    train.train(_least(), _short(Data.load([shards / "train-0.npz"]), 1024), plan, tmp_path, watched)
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 0 <= told["held"]["last_command_failed"] <= 1
 
 
 def test_a_batch_is_learnt_by_heart(shards: Path) -> None:
     """Gradients reach what decides an answer: eight answers to different questions, from one batch."""
-    network = _small()
+    network = _least()
     made = Batches(Data.load([shards / "train-0.npz"]), 1024, 1).make(0, 512)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, betas=(0.9, 0.95))
     found = []
@@ -198,11 +205,11 @@ def test_two_processes_train_one_model(shards: Path, tmp_path: Path) -> None:
     """Both hold the same weights at the end: the sum of their gradients is the gradient of both batches."""
     data = _short(Data.load([shards / "train-0.npz"]), 512)
     plan = train.Plan(minutes=5, steps=2, tokens=512, rate=3e-3, warm=1, device="cpu", every=1, feeders=1)
-    network = _small()
+    network = _least()
     train.together(network, data, plan, tmp_path, None, 2)
     log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["tokens"] for row in log][-1] >= 2 * 512 * 4
-    alone, batches = _small(), Batches(data, 512, plan.seed)
+    alone, batches = _least(), Batches(data, 512, plan.seed)
     flat = step.Flat(alone, "cpu")
     for i, row in enumerate(log):
         length = batches.length(i, train.longest(i / plan.steps) if i < plan.steps else LENGTHS[-1])
@@ -224,7 +231,7 @@ def test_a_profile_tells_all_lengths_and_kernels(shards: Path, capsys: pytest.Ca
     data = _short(Data.load([shards / "train-0.npz"]), 2048)
     lengths = [str(n) for n in Batches(data, 1024, 0).by_length]
     assert len(lengths) == 3, "a batch of one length must not be read as one of another"
-    profile_step.report(_small(), data, "cpu", 1024, time.monotonic() + 60, graphs=False, compile=False)
+    profile_step.report(_least(), data, "cpu", 1024, time.monotonic() + 60, graphs=False, compile=False)
     told = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in told if "host_ms" in line] == lengths
     assert any("aten::" in line and line.split()[0] == lengths[0] for line in told)

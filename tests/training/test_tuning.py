@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flide_engine.models import FULL, LINEAR
 from flide_engine.models.dummy import dummy_config
 from safetensors.torch import load_file
 from training import blend, calibrate, saved, scores, sketch, tune
@@ -69,13 +70,16 @@ def test_training_goes_on_from_given_weights(shards: Path, tmp_path: Path) -> No
     before = data.rarity.copy()
     tune.weigh(data, list(NAMES))
     assert data.rarity[0] == before[0] * tune.OFTEN["last_command_failed"]
-    plan = tune.Plan(minutes=0.15, tokens=512, longest=512, sharing=0.0)
-    first, second = tmp_path / "first", tmp_path / "second"
+    plan = tune.Plan(minutes=0.03, tokens=512, longest=512, sharing=0.0)
+    start, first, second = (tmp_path / name for name in ("start", "first", "second"))
+    start.mkdir()
+    config = dataclasses.replace(dummy_config("tiny"), vocab_size=4096, layers=2, layer_types=(LINEAR, FULL))
+    saved.export(Network(config, 0), start, torch.bfloat16)
     for out, beside in ((first, None), (second, first)):
         out.mkdir()
-        tune.tune(load(DIRECTORY), data, plan, out, beside, compile=False)
+        tune.tune(load(start), data, plan, out, beside, compile=False)
         assert (out / tune.SHARED).exists()
-    known, found = load(DIRECTORY), load(second)
+    known, found = load(start), load(second)
     apart = [float((a - b).detach().abs().max()) for a, b in zip(known.parameters(), found.parameters(), strict=True)]
     assert 0 < max(apart) < 0.1
     assert all(torch.isfinite(p).all() for p in found.parameters())
