@@ -11,6 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+try:
+    from hypothesis import settings
+except ImportError:  # GPU tests need none
+    pass
+else:
+    # How long an example takes says more of the machine than of us; what is slow without need meets the timeout of a test.
+    settings.register_profile("any machine", deadline=None)
+    settings.load_profile("any machine")
+
 if not torch.cuda.is_available():
     # Read when a kernel is declared: before any test imports one, directly or not.
     os.environ.setdefault("TRITON_INTERPRET", "1")
