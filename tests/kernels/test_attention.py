@@ -199,7 +199,7 @@ def test_short_passes_have_low_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("round_", "heads", "kv_heads"),
     [
-        pytest.param(FEWER["what_if"], 2, 1, id="what_if"),
+        pytest.param(FEWER["what_if"], 2, 1, id="what_if", marks=pytest.mark.bars),
         pytest.param(ROUNDS["resumed"], 2, 1, id="resumed"),
         pytest.param(ROUNDS["resumed"], 4, 2, id="resumed, two groups", marks=pytest.mark.bars),
         pytest.param(ROUNDS["what_if"], 4, 2, id="long what_if", marks=pytest.mark.bars),

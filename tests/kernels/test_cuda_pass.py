@@ -101,8 +101,8 @@ def largest(a: RoundResult, b: RoundResult) -> float:
 @pytest.mark.parametrize(
     ("name", "first_split"),
     [
-        ("dummy:small4", 4096),
         ("dummy:small6", 64),
+        pytest.param("dummy:small4", 4096, marks=pytest.mark.bars),
         pytest.param("dummy:tiny", 4096, marks=pytest.mark.bars),
         pytest.param("dummy:tiny6", 64, marks=pytest.mark.bars),
     ],

@@ -59,6 +59,7 @@ def null_server(store: Path) -> Iterator[str]:
         process.wait(90)
 
 
+@pytest.mark.bars
 def test_a_file_of_rows_in_little_memory(tmp_path: Path) -> None:
     rows, steps = seeded_rows.write(tmp_path / "rows.jsonl", MIB)
     found = null_replay(tmp_path / "rows.jsonl", tmp_path)

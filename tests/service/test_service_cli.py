@@ -18,7 +18,11 @@ def run(missing: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("missing", "words"),
-    [("torch", ("serve", "--port", "0")), ("litestar", ("serve", "--port", "0")), ("torch", ("demo",))],
+    [
+        ("torch", ("serve", "--port", "0")),
+        ("litestar", ("serve", "--port", "0")),
+        pytest.param("torch", ("demo",), marks=pytest.mark.bars),
+    ],
 )
 def test_a_missing_package_of_serve_is_named(missing: str, words: tuple[str, ...]) -> None:
     """As after an installation with the extra 'mcp' alone, which brings typer."""

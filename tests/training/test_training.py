@@ -227,6 +227,7 @@ def test_two_processes_train_one_model(shards: Path, tmp_path: Path) -> None:
         assert torch.allclose(value, other, rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.bars
 def test_a_profile_tells_all_lengths_and_kernels(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = _short(Data.load([shards / "train-0.npz"]), 2048)
     lengths = [str(n) for n in Batches(data, 1024, 0).by_length]
