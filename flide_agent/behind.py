@@ -48,7 +48,7 @@ class Behind:
         if asyncio._get_running_loop() is None:
             self.catch_up()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LATEST, self._begin)
+            self._wait()
 
     def replied(self) -> None:
         """An answer has been handed to its connection, which sends it before anything else."""
@@ -80,6 +80,11 @@ class Behind:
             self.catch_up()
         elif self._running is None or self._running.done():
             self._running = self._threads.submit(self.catch_up)
+        else:
+            self._wait()  # that thread may have seen the last already
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LATEST, self._begin)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -119,10 +119,10 @@ class Levels:
         last ones; 0.0 for one client, and for a server whose texts would have to be made for it."""
         count = warm_requests(source.rows, self.warm_up)
         longer = clients > 1 and self.target.separate
-        most = at_most(MOST_WARM, source.rows) // count if count and longer else 1
+        most = most_batches(source.rows, count, longer)
         paces: list[float] = []
         seconds = 0.0
-        while count and (not paces or (len(paces) < most and goes_on(paces, seconds))):
+        while len(paces) < most and goes_on(paces, seconds):
             _, (started, _, ended) = self._ask(self._cold(source, count)[1], clients)
             seconds += ended - started
             paces.append(count / (ended - started))
@@ -199,6 +199,11 @@ def warm_requests(rows: int, warm_up: int) -> int:
     return max(warm_up, 2 * rows) if warm_up else 0
 
 
+def most_batches(rows: int, count: int, longer: bool) -> int:
+    """Batches of `count` unmeasured requests before a level. longer: it may take more than one."""
+    return max(1, at_most(MOST_WARM, rows) // count) if count and longer else min(1, count)
+
+
 def goes_on(paces: Sequence[float], seconds: float) -> bool:
     """Whether more is warmed up after batches of these paces, requests/s, which took so long together."""
     if seconds < WARM_SECONDS:
@@ -216,7 +221,7 @@ def lanes_needed(rows: int, clients: Sequence[int], per_client: int, warm_up: in
     warm, needed = warm_requests(rows, warm_up), 1
     for n in clients:
         more = warm > 0 and n > 1
-        batches = max(1, at_most(MOST_WARM, rows) // warm) if more else 1
+        batches = most_batches(rows, warm, more)
         measured = max(rows, per_client * n, at_most(MOST_REQUESTS, rows) if more else 0)
         needed += batches * math.ceil(warm / rows) + math.ceil(measured / rows)
     return needed

@@ -25,9 +25,6 @@ _small = replace(
 SMALL = {
     "small": _small,
     "small6": replace(_small, heads=6, gdn_value_heads=3, tied=False),  # the grouping of 27B
-    "small4": replace(
-        _small, layers=3, layer_types=(LINEAR, LINEAR, FULL), heads=4, kv_heads=2, gdn_key_heads=2, gdn_value_heads=4
-    ),
 }
 """A program costs the interpreter milliseconds, so a whole pass there costs by its layers, rows and heads; these have few of the first
 and the last. `dummy:tiny` and `dummy:tiny6` take ten times as long and run under the `bars` marker."""

@@ -102,7 +102,6 @@ def largest(a: RoundResult, b: RoundResult) -> float:
     ("name", "first_split"),
     [
         ("dummy:small6", 64),
-        pytest.param("dummy:small4", 4096, marks=pytest.mark.bars),
         pytest.param("dummy:tiny", 4096, marks=pytest.mark.bars),
         pytest.param("dummy:tiny6", 64, marks=pytest.mark.bars),
     ],

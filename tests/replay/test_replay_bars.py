@@ -61,7 +61,7 @@ def null_server(store: Path) -> Iterator[str]:
 
 @pytest.mark.bars
 def test_a_file_of_rows_in_little_memory(tmp_path: Path) -> None:
-    rows, steps = seeded_rows.write(tmp_path / "rows.jsonl", MIB)
+    rows, steps = seeded_rows.write(tmp_path / "rows.jsonl", 2 * MIB)
     found = null_replay(tmp_path / "rows.jsonl", tmp_path)
     assert (found["code"], found["decisions"]) == (0, steps)
     assert rows > 10

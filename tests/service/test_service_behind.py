@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -88,6 +88,37 @@ async def test_many_are_done_by_a_thread_and_settling_waits_for_it() -> None:
         b.publish(answered("last"), {})
         await b.settle()
         assert store.log[-1] == ("resumed", "last")
+
+
+class Held(ThreadPoolExecutor):
+    """Runs nothing. asked: what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.asked: list[tuple[Any, Future[None]]] = []
+
+    def submit(self, work: Any, *_: Any, **__: Any) -> Any:
+        self.asked.append((work, Future()))
+        return self.asked[-1][1]
+
+
+async def test_what_comes_as_a_thread_ends_is_not_left() -> None:
+    with Held() as threads:
+        b = behind(store := Noting(), threads)
+        for i in range(FEW + 1):
+            b.publish(answered(str(i)), {})
+        b.replied()
+        await asyncio.sleep(0)
+        b.replied()
+        await asyncio.sleep(0)
+        ((_, thread),) = threads.asked
+        thread.set_result(None)  # it had seen the last before these came
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if len(threads.asked) > 1:
+                break
+        threads.asked[1][0]()
+        assert store.log == [("resumed", str(i)) for i in range(FEW + 1)]
 
 
 def test_a_thread_without_a_loop_publishes_itself() -> None:

@@ -160,9 +160,9 @@ def missing_ahead(
 
     if (more := ladder(shape.rows, limit, RUNGS_AHEAD)) is not None:
         return more
-    for rows in sizes:
+    for rows in (n for n in sizes if LEAST_OWN <= n <= CHEAP_ROWS):
         own = replace(shape, rows=rows, readouts=min(rows, shape.readouts))
-        if LEAST_OWN <= rows <= CHEAP_ROWS and own not in held and usable(own):
+        if own not in held and usable(own):
             return own
     if (fewer := ladder(0, shape.rows, len(sizes))) is not None:
         return fewer
