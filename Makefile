@@ -6,8 +6,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 # On a machine whose package index serves torch with CUDA only, TORCH_INDEX=https://download.pytorch.org/whl/cpu takes the small wheel.
-PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --no-compile -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
-# --no-compile: Python compiles the few modules that it imports; all of them would take a minute.
+PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check -q -c constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # The machine's cores are used by running test files side by side; inside a test one thread does the arithmetic.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
